@@ -1,0 +1,118 @@
+"""`python -m fa_kernels doctor | verify | measure | compile-all`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fa_kernels", description="FlashAttention Lab from the command line."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="what is here, what each absence costs, and the remedy")
+
+    verify = commands.add_parser("verify", help="check every kernel on this GPU and record it")
+    verify.add_argument("variants", nargs="*", help="names of fa.VARIANTS; default: all")
+    verify.add_argument("--out", type=Path, help="folder for the record; default: data/verified")
+
+    measure = commands.add_parser("measure", help="measure the recorded grid on this GPU")
+    measure.add_argument("--label", default="grid", help="last part of the run id")
+    measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
+    measure.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
+    measure.add_argument("--minutes", type=float, help="stop before this many minutes are over")
+    measure.add_argument("--commit", help="commit to record where the checkout has no .git")
+    for name, kind in (("seqlens", int), ("head-dims", int), ("dtypes", str), ("sram-kib", int)):
+        measure.add_argument(f"--{name}", type=kind, nargs="+", help="default: the explorer's grid")
+    measure.add_argument("--peers", nargs="*", help="default: all that are installed")
+
+    compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
+    compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
+    return parser
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from fa_kernels.measure.doctor import report
+
+    print(report())
+    return 0
+
+
+def _refuse_without_gpu(command: str) -> None:
+    from fa_kernels.cuda.launch import available
+
+    if not available():
+        sys.exit(
+            f"{command} needs CuPy and a CUDA GPU, and neither was found. "
+            "Run `python -m fa_kernels doctor` for what is missing and how to get it."
+        )
+
+
+def _verify(args: argparse.Namespace) -> int:
+    _refuse_without_gpu("verify")
+    from fa_kernels.cuda.verified import VERIFIED_DIR
+    from fa_kernels.measure.verify import verify, write_verified
+
+    try:
+        tallies = verify(args.variants)
+    except ValueError as error:
+        sys.exit(str(error))
+    path = write_verified(tallies, _command_line(), args.out or VERIFIED_DIR)
+    for kernel, tally in tallies.items():
+        print(
+            f"{kernel}: {tally.cases} cases, {tally.failures} failures, {tally.skipped} refused; "
+            f"max error {tally.max_out_err}, worst {tally.worst_ratio:.2f} of its limit"
+        )
+    print(f"wrote {path}")
+    return 1 if any(tally.failures for tally in tallies.values()) else 0
+
+
+def _measure(args: argparse.Namespace) -> int:
+    _refuse_without_gpu("measure")
+    from fa_kernels.measure import records
+    from fa_kernels.measure.sweep import Grid, run_sweep, start_run
+
+    chosen = {
+        name: tuple(value)
+        for name in ("seqlens", "head_dims", "dtypes", "sram_kib", "peers")
+        if (value := getattr(args, name)) is not None
+    }
+    try:
+        grid = Grid(**chosen)
+        root = args.out or records.MEASURED_DIR
+        folder = start_run(args.label, _command_line(), root, args.resume, args.commit)
+    except (ValueError, FileExistsError) as error:
+        sys.exit(str(error))
+    finished = run_sweep(folder, grid, args.minutes and args.minutes * 60)
+    print(f"{'finished' if finished else 'stopped'}: {folder}")
+    return 0
+
+
+def _compile_all(args: argparse.Namespace) -> int:
+    from fa_kernels.cuda.compile_all import compile_all
+
+    return compile_all(verbose=args.verbose)
+
+
+def _command_line() -> str:
+    return shlex.join(["python", "-m", "fa_kernels", *sys.argv[1:]])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    args = _parser().parse_args(argv)
+    handlers = {
+        "doctor": _doctor,
+        "verify": _verify,
+        "measure": _measure,
+        "compile-all": _compile_all,
+    }
+    return handlers[args.command](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The front door: validate, pick variant and backend, run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.cuda import arrays
+from fa_kernels.cuda.launch import smem_limit_bytes
+from fa_kernels.cuda.verified import unverified
+from fa_kernels.problem import AttentionProblem, causal_name, dtype_name
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
+from fa_kernels.variants import VARIANTS, Variant, find_variant
+
+#: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
+AUTO_ORDER = ("flash_q_outer", "standard_tiled")
+
+_NOT_YET = {
+    "window": "attend the whole sequence, or use causal=True",
+    "mask": "use causal=True or causal='top_left'",
+    "bias": "leave it None",
+    "block_mask": "leave it None for dense attention",
+    "seed": "leave it None: nothing is drawn at random",
+    "dropout_keep": "leave it None",
+    "cu_seqlens_q": "call once per sequence",
+    "cu_seqlens_k": "call once per sequence",
+}
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    variant: str = "auto",
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    block_mask: Any = None,
+    softmax_scale: float | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    dropout_keep: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    tiling: Tiling | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Any:
+    """softmax(softmax_scale * q kᵀ) v, exact, by the named algorithm.
+
+    Args:
+        q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32 or fp16.
+            Any batch, head and row strides; a last axis that is not contiguous is copied once,
+            with a warning.
+        k, v: (batch, nheads, seqlen_k, head_dim), same kind, device and dtype as q.
+        variant: "auto" or a name of `fa.VARIANTS`.
+        causal: False; True or "bottom_right" (row i attends keys <= i + seqlen_k - seqlen_q, as
+            FlashAttention >= 2.1); "top_left" (keys <= i, as torch's is_causal).
+        softmax_scale: default 1/sqrt(head_dim).
+        tiling: `fa.Tiling(block_m, block_n)`; default: a tiling that fits.
+        backend: "auto" (where the arrays live), "cuda" or "numpy". "cuda" takes NumPy arrays too.
+        return_lse: also return lse, (batch, nheads, seqlen_q) fp32, natural log.
+        window, mask, bias, block_mask, dropout_p, seed, dropout_keep, cu_seqlens_q, cu_seqlens_k:
+            not there yet; anything but the default is refused.
+
+    Returns:
+        out, of q's kind, shape and dtype; or (out, lse). A fully masked row: out 0, lse -inf.
+
+    Raises:
+        ValueError, NotImplementedError, TypeError: naming value, limit and remedy, before any
+            allocation or launch.
+    """
+    options = {
+        "window": window,
+        "mask": mask,
+        "bias": bias,
+        "block_mask": block_mask,
+        "seed": seed,
+        "dropout_keep": dropout_keep,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    _refuse_missing_options(options, dropout_p)
+    problem = problem_of(q, k, v, causal=causal, softmax_scale=softmax_scale)
+    chosen = _pick_variant(variant, problem)
+    backend = _pick_backend(backend, q)
+    tiling = _checked_tiling(tiling, problem, backend)
+    if problem.heads == 0 or problem.seqlen_q == 0 or problem.seqlen_k == 0:
+        out, lse = arrays.empty_result(q, problem)
+    elif backend == "numpy":
+        out, lse = _run_numpy(chosen, q, k, v, problem, tiling)
+    else:
+        out, lse = arrays.run_on_gpu(chosen.run, q, k, v, problem, tiling)
+    return (out, lse) if return_lse else out
+
+
+def problem_of(
+    q: Any, k: Any, v: Any, *, causal: bool | str = False, softmax_scale: float | None = None
+) -> AttentionProblem:
+    """The problem that arrays and options describe, checked against each other.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: not arrays, shapes, dtypes, kinds or devices
+            that do not belong together, or a torch tensor that requires grad.
+    """
+    named = {"q": q, "k": k, "v": v}
+    for name, array in named.items():
+        arrays.refuse_unusable(name, array)
+    kinds = {name: arrays.kind(array) for name, array in named.items()}
+    if len(set(kinds.values())) > 1:
+        raise ValueError(f"q, k and v are of different kinds or devices: {kinds}. Convert them.")
+    dtypes = {name: dtype_name(array.dtype) for name, array in named.items()}
+    if len(set(dtypes.values())) > 1:
+        raise ValueError(f"q, k and v have different dtypes: {dtypes}. Cast them to one dtype.")
+    batch, nheads, seqlen_q, head_dim = q.shape
+    expected = (batch, k.shape[1], k.shape[2], head_dim)
+    if tuple(k.shape) != expected or tuple(v.shape) != tuple(k.shape):
+        raise ValueError(
+            f"shapes do not belong together: q {tuple(q.shape)}, k {tuple(k.shape)}, "
+            f"v {tuple(v.shape)}. Batch and head_dim must be equal, and v must be shaped like k."
+        )
+    if k.shape[1] != nheads:
+        raise NotImplementedError(
+            f"k and v have {k.shape[1]} heads, q has {nheads}: grouped-query attention is not "
+            "there yet. Repeat k and v along the head axis."
+        )
+    return AttentionProblem(
+        batch, nheads, seqlen_q, k.shape[2], head_dim, dtypes["q"], causal_name(causal),
+        softmax_scale,
+    )  # fmt: skip
+
+
+def _refuse_missing_options(options: dict[str, Any], dropout_p: float) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is not there yet: {_NOT_YET[name]}.")
+    if not isinstance(dropout_p, (int, float)) or dropout_p != 0.0:
+        raise NotImplementedError(f"dropout_p = {dropout_p!r} is not there yet: use 0.0.")
+
+
+def _pick_variant(name: str, problem: AttentionProblem) -> Variant:
+    if name == "auto":
+        known = [VARIANTS[n] for n in AUTO_ORDER if problem.dtype in VARIANTS[n].dtypes]
+        pending = unverified()
+        checked = [variant for variant in known if variant.kernel not in pending]
+        if not known:
+            raise NotImplementedError(
+                f"dtype = {problem.dtype} has no variant yet: cast q, k, v to float16 or float32."
+            )
+        return (checked or known)[0]
+    chosen = find_variant(name)
+    if problem.dtype not in chosen.dtypes:
+        raise NotImplementedError(
+            f"variant = {name!r} does not take {problem.dtype}: cast q, k and v to one of "
+            f"{', '.join(chosen.dtypes)}."
+        )
+    return chosen
+
+
+def _checked_tiling(tiling: Tiling | None, problem: AttentionProblem, backend: str) -> Tiling:
+    if tiling is None:
+        limit = smem_limit_bytes() if backend == "cuda" else HOPPER_SMEM_PER_BLOCK
+        tiling = default_tiling(problem.head_dim, problem.itemsize, limit)
+    elif not isinstance(tiling, Tiling):
+        raise TypeError(
+            f"tiling = {tiling!r} is not a Tiling: pass fa.Tiling(block_m, block_n) "
+            "or fa.Tiling.from_sram(sram_bytes, head_dim, dtype)."
+        )
+    return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+
+
+def _pick_backend(backend: str, q: Any) -> str:
+    if backend not in ("auto", "cuda", "numpy"):
+        raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
+    on_gpu = arrays.on_gpu(q)
+    if backend == "auto":
+        return "cuda" if on_gpu else "numpy"
+    if backend == "numpy" and on_gpu:
+        raise ValueError("backend = 'numpy' with arrays on a GPU: copy them to the host first.")
+    if backend == "cuda":
+        arrays.refuse_without_gpu()
+    return backend
+
+
+def _run_numpy(
+    variant: Variant, q: Any, k: Any, v: Any, problem: AttentionProblem, tiling: Tiling
+) -> tuple[Any, Any]:
+    q_np, k_np, v_np = (arrays.to_numpy(x) for x in (q, k, v))
+    # Overflow and NaN follow the inputs here as they do on the GPU: silently, row by row.
+    with np.errstate(over="ignore", invalid="ignore"):
+        out, lse = variant.reference(q_np, k_np, v_np, problem, tiling)
+    return arrays.like(q, out), arrays.like(q, lse)

@@ -1,0 +1,1 @@
+"""CUDA: plan a launch (needs no GPU), compile its kernel with NVRTC, launch it, checked."""

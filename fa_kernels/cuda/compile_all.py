@@ -1,0 +1,96 @@
+"""Compile every kernel for every architecture its header names: what CI shows without a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
+from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import default_tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
+
+#: Shared memory one block may have, in bytes, on the architectures of the GPUs readers have
+#: (CUDA Programming Guide, table "Technical Specifications per Compute Capability").
+SMEM_PER_BLOCK = {
+    arch: kib * KIB
+    for arch, kib in ((75, 64), (80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99))
+}
+HEAD_DIMS = (64, 128)
+_SINCE = re.compile(r"^// Architectures: sm_(\d+) and later\.$", re.MULTILINE)
+
+
+def architectures(kernel: str) -> list[int]:
+    """The architectures that a kernel's header names.
+
+    Raises:
+        ValueError: the header has no line "// Architectures: sm_NN and later."
+    """
+    match = _SINCE.search((KERNEL_DIR / f"{kernel}.cu").read_text(encoding="utf-8"))
+    if match is None:
+        raise ValueError(f"{kernel}.cu: its header names no architectures ('sm_NN and later.')")
+    return [arch for arch in SMEM_PER_BLOCK if arch >= int(match[1])]
+
+
+def jobs() -> Iterator[tuple[LaunchPlan, int]]:
+    """(plan, architecture): one shipped tiling per (dtype, head_dim), counters off and on."""
+    for variant in VARIANTS.values():
+        for dtype in variant.dtypes:
+            for head_dim in HEAD_DIMS:
+                problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
+                for arch in architectures(variant.kernel):
+                    limit = SMEM_PER_BLOCK[arch]
+                    tiling = default_tiling(head_dim, problem.itemsize, limit)
+                    yield variant.plan(problem, tiling), arch
+                tiling = default_tiling(head_dim, problem.itemsize)
+                yield variant.plan(problem, tiling, count_traffic=True), 90
+
+
+def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
+    """What is wrong with one compilation, in words."""
+    found = []
+    # Counting needs registers of its own and is never timed: only timed builds must not spill.
+    if report.spill_bytes and not plan.macros["COUNT_TRAFFIC"]:
+        found.append(f"{report.spill_bytes} bytes of spills")
+    missing = {step.entry for step in plan.steps} - set(report.registers)
+    if missing:
+        found.append(f"missing entries {sorted(missing)}")
+    limit = SMEM_PER_BLOCK[arch]
+    if plan.smem_bytes > limit:
+        found.append(f"asks for {plan.smem_bytes} bytes of shared memory, sm_{arch} has {limit}")
+    return found
+
+
+def compile_all(verbose: bool = False) -> int:
+    """Compile everything and print what failed; the number of failures."""
+    listed = {variant.kernel for variant in VARIANTS.values()}
+    orphans = [name for name in kernel_names() if name not in listed]
+    failures = [f"{name}.cu belongs to no variant" for name in orphans]
+    work = list(jobs())
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(_compile_one, work)
+        for (plan, arch), (found, line) in zip(work, results, strict=True):
+            failures += [f"{plan.kernel} sm_{arch} {dict(plan.macros)}: {fault}" for fault in found]
+            if verbose:
+                print(line)
+    print(f"compiled {len(work)} builds of {len(listed)} kernels, {len(failures)} failures")
+    for failure in failures:
+        print("FAIL", failure)
+    return len(failures)
+
+
+def _compile_one(job: tuple[LaunchPlan, int]) -> tuple[list[str], str]:
+    plan, arch = job
+    try:
+        report = compile_report(plan.kernel, plan.macros, f"sm_{arch}")
+    except RuntimeError as error:
+        return [str(error)], f"{plan.kernel} sm_{arch}: does not compile"
+    line = (
+        f"{plan.kernel} sm_{arch} d={plan.macros['HEAD_DIM']} io={plan.macros['IO_BITS']} "
+        f"count={plan.macros['COUNT_TRAFFIC']}: registers {dict(report.registers)}, "
+        f"{report.seconds:.2f} s"
+    )
+    return faults(plan, report, arch), line

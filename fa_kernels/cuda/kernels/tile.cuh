@@ -1,0 +1,273 @@
+// The tile code of the CUDA-core rungs: load a tile, S = Q K^T, one online-softmax step, O += P V.
+//
+// 02 and 04 differ in where S and P live and in the order of the loops, never in these loops, so a
+// difference between two rungs is a difference in memory traffic and not in arithmetic.
+//
+// Tile sizes come as macros: BLOCK_M rows of Q, BLOCK_N rows of K and V, HEAD_DIM columns, THREADS.
+// All tiles in shared memory are row-major in 16-byte chunks, swizzled (see `chunk_index`).
+#pragma once
+
+static_assert(BLOCK_M >= 1 && BLOCK_N >= 1, "tiles hold at least one row");
+static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 256, "head_dim must be in 1..256");
+static_assert(THREADS % WARP == 0 && THREADS >= WARP && THREADS <= 1024, "whole warps");
+
+constexpr int HEAD_DIM_PAD = round_up(HEAD_DIM, CHUNK);
+constexpr int HEAD_CHUNKS = HEAD_DIM_PAD / CHUNK;
+constexpr int BLOCK_N_PAD = round_up(BLOCK_N, 4);  // S rows are fp32: 4 per 16-byte access
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
+
+// Powers of two near the tile's shape: a thread then owns up to 8 rows of S and of O, and both
+// operands of a multiply-add are reused about eight times from registers.
+__device__ constexpr int pow2_at_least(int value) {
+    int p = 1;
+    while (p < value) p *= 2;
+    return p;
+}
+__device__ constexpr int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+// S: a grid of S_TY x S_TX threads; a thread owns rows ty + i S_TY and columns tx + j S_TX.
+constexpr int S_TY = min_int(pow2_at_least(ceil_div(BLOCK_M, 8)), THREADS / 16);
+constexpr int S_TX = THREADS / S_TY;
+constexpr int S_ROWS = min_int(8, ceil_div(BLOCK_M, S_TY));
+constexpr int S_COLS = min_int(4, ceil_div(BLOCK_N, S_TX));
+
+// O: a thread owns rows ty + i O_TY and groups of 4 neighbouring columns 4 (tx + j O_TX).
+constexpr int O_GROUPS = ceil_div(HEAD_DIM, 4);
+constexpr int O_TX = min_int(pow2_at_least(O_GROUPS), 16);
+constexpr int O_TY = THREADS / O_TX;
+constexpr int O_ROWS = ceil_div(BLOCK_M, O_TY);
+constexpr int O_COL_GROUPS = ceil_div(O_GROUPS, O_TX);
+static_assert(O_ROWS * O_COL_GROUPS * 4 <= 128, "the O tile does not fit in registers");
+
+// 8 lanes per row in the softmax step: a 16-byte access of 8 lanes covers all 32 banks once.
+constexpr int ROW_LANES = 8;
+
+// Where chunk c of row r lives. Neighbouring rows that would start in the same banks have their
+// chunks exchanged by XOR, so 8 threads reading one chunk of 8 rows hit 8 different bank groups.
+// It costs no memory, unlike padding: M stays the sum of the tiles.
+constexpr int BANK_GROUPS = HEAD_CHUNKS % 8 == 0   ? 8
+                            : HEAD_CHUNKS % 4 == 0 ? 4
+                            : HEAD_CHUNKS % 2 == 0 ? 2
+                                                   : 1;
+__device__ __forceinline__ int chunk_index(int row, int chunk) {
+    return row * HEAD_CHUNKS + (chunk ^ (row / (8 / BANK_GROUPS)) % BANK_GROUPS);
+}
+
+// tile_smem[ROWS, HEAD_DIM] = src[0:rows_valid, :], zero elsewhere.
+template <int ROWS, bool VECTOR>
+__device__ __forceinline__ void load_tile(Chunk* tile_smem, const io_t* src, i64 row_stride,
+                                          int rows_valid, int tensor, Traffic& traffic) {
+    for (int i = threadIdx.x; i < ROWS * HEAD_CHUNKS; i += THREADS) {
+        const int row = i / HEAD_CHUNKS, chunk = i % HEAD_CHUNKS;
+        const int left = HEAD_DIM - chunk * CHUNK;
+        const int n = row < rows_valid ? min(CHUNK, left) : 0;
+        tile_smem[chunk_index(row, chunk)] =
+            load_chunk<VECTOR>(src + row * row_stride + chunk * CHUNK, n, tensor, traffic);
+    }
+}
+
+// s_smem[BLOCK_M, BLOCK_N] = scale * Q K^T, with -inf where key >= key_end(row).
+// Row r keeps the first min(first_end + r, keys_valid) keys of this tile: causal rows keep one key
+// more than the row above. Without a mask first_end is larger than any tile.
+__device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, const Chunk* k_smem,
+                                            float scale, i64 first_end, int keys_valid) {
+    const int ty = threadIdx.x / S_TX, tx = threadIdx.x % S_TX;
+    const bool whole = first_end >= BLOCK_N && keys_valid >= BLOCK_N;
+    for (int row0 = ty; row0 < BLOCK_M; row0 += S_ROWS * S_TY) {
+        for (int col0 = tx; col0 < BLOCK_N; col0 += S_COLS * S_TX) {
+            float s_rmem[S_ROWS][S_COLS] = {};
+#pragma unroll 1  // a second chunk in flight costs registers, and with them blocks per SM
+            for (int c = 0; c < HEAD_CHUNKS; ++c) {
+                Chunk q_rmem[S_ROWS], k_rmem[S_COLS];
+#pragma unroll
+                for (int i = 0; i < S_ROWS; ++i)  // past the edge: re-read the last row, unused
+                    q_rmem[i] = q_smem[chunk_index(min(row0 + i * S_TY, BLOCK_M - 1), c)];
+#pragma unroll
+                for (int j = 0; j < S_COLS; ++j)
+                    k_rmem[j] = k_smem[chunk_index(min(col0 + j * S_TX, BLOCK_N - 1), c)];
+#pragma unroll
+                for (int e = 0; e < CHUNK; ++e)
+#pragma unroll
+                    for (int i = 0; i < S_ROWS; ++i)
+#pragma unroll
+                        for (int j = 0; j < S_COLS; ++j)
+                            s_rmem[i][j] += element(q_rmem[i], e) * element(k_rmem[j], e);
+            }
+#pragma unroll
+            for (int i = 0; i < S_ROWS; ++i) {
+                const int row = row0 + i * S_TY;
+                const i64 end = min(first_end + row, i64(keys_valid));
+#pragma unroll
+                for (int j = 0; j < S_COLS; ++j) {
+                    const int col = col0 + j * S_TX;
+                    if (row < BLOCK_M && col < BLOCK_N)
+                        s_smem[row * BLOCK_N_PAD + col] =
+                            whole || col < end ? scale * s_rmem[i][j] : -INF;
+                }
+            }
+        }
+    }
+}
+
+template <typename Op>
+__device__ __forceinline__ float reduce_lanes(float value, int lanes, Op op) {
+    for (int offset = lanes / 2; offset > 0; offset /= 2)
+        value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
+// One online-softmax step on s_smem[BLOCK_M, BLOCK_N], scores in log2 units, in place S -> P.
+// m_smem, l_smem, alpha_smem [BLOCK_M]: running maximum, running sum, factor for the accumulator.
+__device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float* l_smem,
+                                             float* alpha_smem) {
+    const int lane = threadIdx.x % ROW_LANES;
+    // Whole warps stay in the loop (round_up), since the shuffles below need all lanes.
+    for (int row = threadIdx.x / ROW_LANES; row < round_up(BLOCK_M, THREADS / ROW_LANES);
+         row += THREADS / ROW_LANES) {
+        const bool valid = row < BLOCK_M;
+        float* s_row = s_smem + min(row, BLOCK_M - 1) * BLOCK_N_PAD;
+        float m_tile = -INF;
+        for (int col = lane * 4; col < BLOCK_N; col += ROW_LANES * 4) {
+            const float4 s = *reinterpret_cast<const float4*>(s_row + col);
+            m_tile = fmaxf(m_tile, s.x);
+            if (col + 1 < BLOCK_N) m_tile = fmaxf(m_tile, s.y);
+            if (col + 2 < BLOCK_N) m_tile = fmaxf(m_tile, s.z);
+            if (col + 3 < BLOCK_N) m_tile = fmaxf(m_tile, s.w);
+        }
+        m_tile = reduce_lanes(m_tile, ROW_LANES, [](float a, float b) { return fmaxf(a, b); });
+        const float m_old = m_smem[min(row, BLOCK_M - 1)];
+        const float m_new = fmaxf(m_old, m_tile);
+        // A row that has seen only masked keys has m = -inf; -inf - -inf would be NaN.
+        const float m_safe = m_new == -INF ? 0.f : m_new;
+        float l_tile = 0.f;
+        for (int col = lane * 4; col < BLOCK_N; col += ROW_LANES * 4) {
+            float4 p = *reinterpret_cast<const float4*>(s_row + col);
+            p.x = exp2f(p.x - m_safe);
+            p.y = col + 1 < BLOCK_N ? exp2f(p.y - m_safe) : 0.f;
+            p.z = col + 2 < BLOCK_N ? exp2f(p.z - m_safe) : 0.f;
+            p.w = col + 3 < BLOCK_N ? exp2f(p.w - m_safe) : 0.f;
+            l_tile += (p.x + p.y) + (p.z + p.w);
+            if (valid) *reinterpret_cast<float4*>(s_row + col) = p;
+        }
+        l_tile = reduce_lanes(l_tile, ROW_LANES, [](float a, float b) { return a + b; });
+        // The eight lanes read m_smem[row] above; none may still do so when lane 0 overwrites it.
+        __syncwarp();
+        if (valid && lane == 0) {
+            const float alpha = exp2f(m_old - m_safe);
+            m_smem[row] = m_new;
+            l_smem[row] = l_smem[row] * alpha + l_tile;
+            alpha_smem[row] = alpha;
+        }
+    }
+}
+
+// Four neighbouring columns of one row of a tile in shared memory, as fp32.
+__device__ __forceinline__ float4 load_columns(const Chunk* tile_smem, int row, int group) {
+#if IO_BITS == 16
+    const uint2* halves = reinterpret_cast<const uint2*>(&tile_smem[chunk_index(row, group / 2)]);
+    const uint2 bits = halves[group % 2];
+    return make_float4(to_float(io_t(bits.x & 0xffffu)), to_float(io_t(bits.x >> 16)),
+                       to_float(io_t(bits.y & 0xffffu)), to_float(io_t(bits.y >> 16)));
+#else
+    return *reinterpret_cast<const float4*>(&tile_smem[chunk_index(row, group)]);
+#endif
+}
+
+// The O tile [BLOCK_M, HEAD_DIM] in registers, spread over the block.
+struct Accumulator {
+    float4 acc[O_ROWS][O_COL_GROUPS];
+
+    static __device__ __forceinline__ int row(int i) { return threadIdx.x / O_TX + i * O_TY; }
+    static __device__ __forceinline__ int group(int j) { return threadIdx.x % O_TX + j * O_TX; }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < O_ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) acc[i][j] = make_float4(0.f, 0.f, 0.f, 0.f);
+    }
+
+    // acc[row] *= factor_smem[row]
+    __device__ __forceinline__ void scale_rows(const float* factor_smem) {
+#pragma unroll
+        for (int i = 0; i < O_ROWS; ++i) {
+            const float f = factor_smem[min(row(i), BLOCK_M - 1)];
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) {
+                float4& a = acc[i][j];
+                a = make_float4(a.x * f, a.y * f, a.z * f, a.w * f);
+            }
+        }
+    }
+
+    // acc += P V, with p_smem[BLOCK_M, BLOCK_N] in fp32 and v_smem[BLOCK_N, HEAD_DIM]. Columns
+    // n_end..BLOCK_N of P are zero, so the loop may stop there.
+    __device__ __forceinline__ void add_product(const float* p_smem, const Chunk* v_smem,
+                                                int n_end) {
+        for (int n = 0; n < n_end; n += 4) {
+            float4 p_rmem[O_ROWS];
+#pragma unroll
+            for (int i = 0; i < O_ROWS; ++i)
+                p_rmem[i] = *reinterpret_cast<const float4*>(
+                    p_smem + min(row(i), BLOCK_M - 1) * BLOCK_N_PAD + n);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                if (BLOCK_N % 4 != 0 && n + e >= BLOCK_N) break;  // V has no such row
+#pragma unroll
+                for (int j = 0; j < O_COL_GROUPS; ++j) {
+                    const int g = min(group(j), O_GROUPS - 1);
+                    const float4 v = load_columns(v_smem, n + e, g);
+#pragma unroll
+                    for (int i = 0; i < O_ROWS; ++i) {
+                        const float p = e == 0   ? p_rmem[i].x
+                                        : e == 1 ? p_rmem[i].y
+                                        : e == 2 ? p_rmem[i].z
+                                                 : p_rmem[i].w;
+                        float4& a = acc[i][j];
+                        a.x += p * v.x;
+                        a.y += p * v.y;
+                        a.z += p * v.z;
+                        a.w += p * v.w;
+                    }
+                }
+            }
+        }
+    }
+
+    // out[0:rows_valid, :] = acc, rounded to the io dtype.
+    template <bool VECTOR>
+    __device__ __forceinline__ void store(io_t* out, i64 row_stride, int rows_valid,
+                                          Traffic& traffic) const {
+#pragma unroll
+        for (int i = 0; i < O_ROWS; ++i) {
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) {
+                const int col = group(j) * 4;
+                const int n = row(i) < rows_valid ? min(4, HEAD_DIM - col) : 0;
+                if (n > 0) store_four<VECTOR>(out + row(i) * row_stride + col, acc[i][j], n);
+                if (n > 0) traffic.write(TENSOR_OUT, n * static_cast<int>(sizeof(io_t)));
+            }
+        }
+    }
+
+    template <bool VECTOR>
+    static __device__ __forceinline__ void store_four(io_t* dst, const float4& a, int n) {
+        const io_t x = from_float(a.x), y = from_float(a.y), z = from_float(a.z),
+                   w = from_float(a.w);
+        if (VECTOR && n == 4) {
+#if IO_BITS == 16
+            *reinterpret_cast<uint2*>(dst) = make_uint2(x | y << 16, z | w << 16);
+#else
+            *reinterpret_cast<float4*>(dst) = make_float4(x, y, z, w);
+#endif
+            return;
+        }
+        dst[0] = x;
+        if (n > 1) dst[1] = y;
+        if (n > 2) dst[2] = z;
+        if (n > 3) dst[3] = w;
+    }
+};

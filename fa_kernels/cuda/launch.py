@@ -1,0 +1,203 @@
+"""The one checked way to launch a kernel: devices, strides, scalars, shared memory, stream."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.cuda.compile import load_entry
+from fa_kernels.cuda.plan import LaunchPlan, LaunchStep, plan_flash_q_outer, plan_standard_tiled
+from fa_kernels.masks import causal_offset
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.reference.standard import scale_in_log2
+from fa_kernels.tiling import Tiling, refuse_smem
+from fa_kernels.traffic.model import TENSORS, Traffic
+
+_STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
+#: Above this, CUDA wants the kernel's maximum raised before a launch.
+DEFAULT_SMEM_BYTES = 48 * 1024
+
+
+def available() -> bool:
+    """True if CuPy is installed and sees a GPU."""
+    try:
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    except ImportError:
+        return False
+
+
+def smem_limit_bytes() -> int:
+    """Shared memory one block may have on the current GPU (opt-in limit), in bytes."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
+
+def gpu_name() -> str:
+    """The current GPU's name as CUDA reports it, e.g. "NVIDIA H200"."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    return properties["name"].decode()
+
+
+def usable(name: str, array: Any) -> Any:
+    """`array` itself if its last axis is contiguous, else one contiguous copy, with a warning."""
+    import cupy
+
+    if array.shape[-1] == 1 or array.strides[-1] == array.itemsize:
+        return array
+    warnings.warn(
+        f"{name} has strides {array.strides} bytes: its last axis is not contiguous, so it was "
+        "copied once. Pass a tensor whose last axis is head_dim, contiguous.",
+        stacklevel=4,
+    )
+    return cupy.ascontiguousarray(array)
+
+
+def rows_aligned(*arrays: Any) -> bool:
+    """True if every row of every array starts at a multiple of 16 bytes."""
+    return all(
+        a.data.ptr % 16 == 0
+        and all(s % 16 == 0 for s, n in zip(a.strides[:3], a.shape[:3], strict=True) if n > 1)
+        for a in arrays
+    )
+
+
+def _strides_argument(array: Any) -> np.ndarray:
+    elements = tuple(stride // array.itemsize for stride in array.strides[:3])
+    # One structured element is passed by value, as the kernel's `Strides`.
+    return np.array([elements], dtype=_STRIDES)
+
+
+def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
+    """Launch one step on CuPy's current stream.
+
+    Raises:
+        TypeError: a Python scalar among `args`; a raw kernel would misread its width.
+        ValueError: an array on another device than the current one.
+    """
+    import cupy
+
+    device = cupy.cuda.Device().id
+    for arg in args:
+        if isinstance(arg, cupy.ndarray):
+            if arg.device.id != device:
+                raise ValueError(
+                    f"an array lives on GPU {arg.device.id}, the current GPU is {device}: "
+                    "move it, or wrap the call in `with cupy.cuda.Device(...)`."
+                )
+        elif not isinstance(arg, (np.generic, np.ndarray)):
+            raise TypeError(f"kernel argument {arg!r} must be a NumPy scalar of the kernel's width")
+    kernel = load_entry(plan.kernel, plan.macros, step.entry)
+    if step.smem_bytes > DEFAULT_SMEM_BYTES:
+        kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+    kernel((step.grid,), (step.threads,), tuple(args), shared_mem=step.smem_bytes)
+
+
+class _Call:
+    """Arrays and arguments shared by both variants' launches."""
+
+    def __init__(self, q: Any, k: Any, v: Any, problem: AttentionProblem, count: bool) -> None:
+        import cupy
+
+        self.q, self.k, self.v = (usable(n, a) for n, a in (("q", q), ("k", k), ("v", v)))
+        self.problem = problem
+        self.out = cupy.empty(q.shape, q.dtype)
+        self.lse = cupy.empty(q.shape[:3], np.float32)
+        self.aligned = rows_aligned(self.q, self.k, self.v, self.out)
+        self.totals = cupy.zeros((len(TENSORS), 2), np.uint64) if count else None
+
+    @property
+    def sizes(self) -> tuple[np.generic, ...]:
+        p = self.problem
+        return (np.int32(p.nheads), np.int32(p.seqlen_q), np.int32(p.seqlen_k))
+
+    @property
+    def offset(self) -> np.int64:
+        return np.int64(causal_offset(self.problem))
+
+    @property
+    def counters(self) -> tuple[Any, ...]:
+        return () if self.totals is None else (self.totals,)
+
+    def traffic(self) -> Traffic | None:
+        if self.totals is None:
+            return None
+        table = self.totals.get()
+        columns = [dict(zip(TENSORS, map(int, table[:, i]), strict=True)) for i in (0, 1)]
+        return Traffic(columns[0], columns[1])
+
+
+CudaResult = tuple[Any, Any, Traffic | None]
+
+
+def run_flash_q_outer(
+    q: Any,
+    k: Any,
+    v: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    count_traffic: bool = False,
+) -> CudaResult:
+    """04_flash_q_outer on CuPy arrays (batch, nheads, seqlen, head_dim).
+
+    Returns:
+        out like q; lse (batch, nheads, seqlen_q) fp32; the in-kernel counters or None.
+
+    Raises:
+        ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
+    """
+    plan = plan_flash_q_outer(problem, tiling)
+    _refuse_on_this_gpu(plan, problem, tiling)
+    call = _Call(q, k, v, problem, count_traffic)
+    plan = plan_flash_q_outer(problem, tiling, aligned=call.aligned, count_traffic=count_traffic)
+    args = []
+    for array in (call.q, call.k, call.v, call.out):
+        args += [array, _strides_argument(array)]
+    scale = np.float32(scale_in_log2(problem))
+    args += [call.lse, *call.sizes, call.offset, scale, *call.counters]
+    launch(plan, plan.steps[0], args)
+    return call.out, call.lse, call.traffic()
+
+
+def run_standard_tiled(
+    q: Any,
+    k: Any,
+    v: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    count_traffic: bool = False,
+) -> CudaResult:
+    """02_standard_tiled on CuPy arrays; arguments, results and errors as `run_flash_q_outer`."""
+    import cupy
+
+    plan = plan_standard_tiled(problem, tiling)
+    _refuse_on_this_gpu(plan, problem, tiling)
+    call = _Call(q, k, v, problem, count_traffic)
+    plan = plan_standard_tiled(problem, tiling, aligned=call.aligned, count_traffic=count_traffic)
+    s = cupy.empty((*q.shape[:3], problem.seqlen_k), q.dtype)
+    p = cupy.empty_like(s)
+    strides = _strides_argument
+    offset, counters = call.offset, call.counters
+    scores, softmax, output = plan.steps
+    scale = np.float32(problem.scale)
+    operands = (call.q, strides(call.q), call.k, strides(call.k), s)
+    launch(plan, scores, (*operands, *call.sizes, offset, scale, *counters))
+    rows = np.int64(problem.heads * problem.seqlen_q)
+    launch(plan, softmax, (s, p, call.lse, *call.sizes[1:], offset, rows, *counters))
+    operands = (p, call.v, strides(call.v), call.out, strides(call.out))
+    launch(plan, output, (*operands, *call.sizes, offset, *counters))
+    return call.out, call.lse, call.traffic()
+
+
+def _refuse_on_this_gpu(plan: LaunchPlan, problem: AttentionProblem, tiling: Tiling) -> None:
+    limit = smem_limit_bytes()
+    refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, "this GPU")

@@ -1,0 +1,1 @@
+"""Timing, memory, records, sweeps and peers. CuPy and torch load on first use."""

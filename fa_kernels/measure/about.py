@@ -1,0 +1,81 @@
+"""What a run says about itself: GPU, driver, versions, commit, clocks."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.measure.records import SCHEMA_VERSION
+
+ROOT = Path(__file__).parents[2]
+
+
+def _output(*command: str) -> str:
+    """Standard output of a command, stripped; "" if it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def version(package: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cupy_version() -> str | None:
+    """Version of whichever CuPy wheel is installed, or None."""
+    for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+        if version(name):
+            return version(name)
+    return None
+
+
+def current_arch() -> str:
+    """Compute capability of the current GPU, e.g. "sm_90"."""
+    import cupy
+
+    return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+def describe_run(command: str, method: str) -> dict[str, Any]:
+    """The contents of run.json for a run that starts now on the current GPU."""
+    import cupy
+    from cupy_backends.cuda.libs import nvrtc
+
+    from fa_kernels.cuda.launch import gpu_name
+
+    name = gpu_name()
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+    now = datetime.datetime.now(datetime.UTC)
+    runtime = cupy.cuda.runtime.runtimeGetVersion()
+    fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
+    smi = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").splitlines()
+    driver, *clocks = (smi[0] if smi else "unknown").split(", ")
+    return {
+        "schema": SCHEMA_VERSION,
+        "run_id": f"{now:%Y%m%d}-{slug}-",
+        "command": command,
+        "commit": _output("git", "rev-parse", "HEAD") or "unknown",
+        "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
+        "started": now.isoformat(timespec="seconds"),
+        "device": name,
+        "arch": current_arch(),
+        "driver": driver,
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "nvrtc": ".".join(map(str, nvrtc.getVersion())),
+        "cupy": cupy_version(),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "clocks": dict(zip(("sm", "mem", "max_sm", "power_limit"), clocks, strict=False)),
+        "method": method,
+    }

@@ -1,0 +1,106 @@
+"""Other people's attention behind one signature: torch, by the name of the kernel that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fa_kernels.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A peer. `prepare(q, k, v, problem)` takes CuPy arrays; what it returns, called, gives out."""
+
+    provider: str
+    summary: str
+    dtypes: tuple[str, ...]
+    prepare: Callable[..., Callable[[], Any]]
+    workspace_bytes: Callable[[AttentionProblem], int]
+
+
+def _tensors(*arrays: Any) -> list[Any]:
+    import torch
+
+    return [torch.from_dlpack(a) for a in arrays]
+
+
+def _prepare_eager(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callable[[], Any]:
+    """softmax(q kᵀ scale) v, one torch call each: what a framework does without a fused kernel."""
+    import cupy
+    import torch
+
+    tq, tk, tv = _tensors(q, k, v)
+    keep = None
+    if problem.causal:
+        offset = problem.seqlen_k - problem.seqlen_q if problem.causal == "bottom_right" else 0
+        ones = torch.ones(problem.seqlen_q, problem.seqlen_k, dtype=torch.bool, device=tq.device)
+        keep = ones.tril(diagonal=offset)
+
+    def call() -> Any:
+        s = (tq @ tk.transpose(-1, -2)) * problem.scale
+        if keep is not None:
+            s = s.masked_fill(~keep, float("-inf"))
+        return cupy.from_dlpack(torch.softmax(s, dim=-1) @ tv)
+
+    return call
+
+
+def _prepare_sdpa(backend_name: str) -> Callable[..., Callable[[], Any]]:
+    def prepare(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callable[[], Any]:
+        import cupy
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        if problem.causal and problem.seqlen_q != problem.seqlen_k:
+            raise NotImplementedError("torch's is_causal is top_left: compare square problems")
+        backend = getattr(SDPBackend, backend_name)
+        tq, tk, tv = _tensors(q, k, v)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+
+        def call() -> Any:
+            with sdpa_kernel([backend]):
+                out = sdpa(tq, tk, tv, is_causal=problem.causal is not None, scale=problem.scale)
+            return cupy.from_dlpack(out)
+
+        return call
+
+    return prepare
+
+
+def _eager_workspace(problem: AttentionProblem) -> int:
+    # q kᵀ, its scaled copy and the softmax: at most two of the three live at a time.
+    return 2 * problem.heads * problem.seqlen_q * problem.seqlen_k * problem.itemsize
+
+
+def _none(problem: AttentionProblem) -> int:
+    return 0
+
+
+BASELINES: dict[str, Baseline] = {
+    b.provider: b
+    for b in (
+        Baseline(
+            "torch_eager",
+            "torch, three unfused calls",
+            ("float32", "float16"),
+            _prepare_eager,
+            _eager_workspace,
+        ),
+        Baseline(
+            "torch_flash",
+            "torch SDPA, FLASH_ATTENTION (FlashAttention-2)",
+            ("float16",),
+            _prepare_sdpa("FLASH_ATTENTION"),
+            _none,
+        ),
+        Baseline(
+            "torch_cudnn",
+            "torch SDPA, CUDNN_ATTENTION",
+            ("float16",),
+            _prepare_sdpa("CUDNN_ATTENTION"),
+            _none,
+        ),
+    )
+}

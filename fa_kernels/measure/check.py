@@ -1,0 +1,136 @@
+"""Correct before timed: hold an output against the float64 formula, on the GPU, row by row."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.masks import key_ends
+from fa_kernels.problem import AttentionProblem
+
+#: Rounding unit (spacing at 1) of each io dtype.
+EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+#: Rows checked per (batch, head) when a problem has more; the first and the last are among them.
+SAMPLED_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Check:
+    """Errors of out and lse against float64, and the limits they are held to.
+
+    The limit of out is the project's rule: twice the error of a plain run in the same dtype (S and
+    P rounded to it, as a framework does), plus one rounding unit of the largest value. lse, which
+    does not average over keys, is also allowed the rounding of one score summed term by term:
+    sqrt(d) u |q|.|k| (Higham & Mary 2019, the probabilistic bound of an inner product).
+    """
+
+    out_err: float
+    out_limit: float
+    lse_err: float
+    lse_limit: float
+    rows: int
+
+    @property
+    def ok(self) -> bool:
+        """True if both errors are finite and within their limits."""
+        return bool(self.out_err <= self.out_limit and self.lse_err <= self.lse_limit)
+
+
+def sample_rows(problem: AttentionProblem, seed: int = 0) -> np.ndarray:
+    """Row indices to check, sorted int64: all rows, or a random `SAMPLED_ROWS` with both ends."""
+    n = problem.seqlen_q
+    if n <= 2 * SAMPLED_ROWS:
+        return np.arange(n)
+    inner = np.random.default_rng(seed).choice(n - 2, SAMPLED_ROWS - 2, replace=False) + 1
+    return np.sort(np.concatenate([[0, n - 1], inner]))
+
+
+class Truth:
+    """The float64 result of sampled rows of one problem, to hold many outputs against.
+
+    Args:
+        inputs: q, k, v, (batch, nheads, seqlen, head_dim) arrays of `xp` (CuPy unless given).
+        rows: row indices to check; default `sample_rows(problem)`.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Any],
+        problem: AttentionProblem,
+        *,
+        xp: Any = None,
+        rows: np.ndarray | None = None,
+    ) -> None:
+        xp = xp or importlib.import_module("cupy")
+        q, k, v = inputs
+        self.problem, self.xp = problem, xp
+        self.rows = sample_rows(problem) if rows is None else rows
+        self._index = xp.asarray(self.rows)
+        keep = xp.arange(problem.seqlen_k) < xp.asarray(key_ends(problem)[self.rows])[:, None]
+        self._score_rounding = 0.0
+        batches: list[list[Any]] = []
+        # One batch at a time bounds the score matrix to nheads x rows x seqlen_k in float64.
+        for b in range(problem.batch):
+            operands = (q[b][:, self._index], k[b], v[b], keep, problem.scale)
+            want = _formula(*operands, np.dtype(np.float64), xp)
+            plain = _formula(*operands, np.dtype(problem.dtype), xp)
+            batches.append([*want, *plain])
+            self._score_rounding = max(self._score_rounding, _score_rounding(operands, xp))
+        columns = [xp.stack(column) for column in zip(*batches, strict=True)]
+        self._out, self._lse, self._plain_out, self._plain_lse = columns
+
+    def check(self, out: Any, lse: Any = None) -> Check:
+        """Errors of out (batch, nheads, seqlen_q, head_dim) and of lse, if given."""
+        got = out[:, :, self._index].astype(np.float64)
+        eps = EPS[self.problem.dtype]
+        out_err, out_limit = _error_and_limit(got, self._out, self._plain_out, eps, self.xp)
+        if lse is None:
+            return Check(out_err, out_limit, 0.0, 0.0, len(self.rows))
+        got = lse[:, :, self._index].astype(np.float64)
+        eps = EPS["float32"]  # lse is fp32 for every io dtype
+        lse_err, lse_limit = _error_and_limit(got, self._lse, self._plain_lse, eps, self.xp)
+        lse_limit += self._score_rounding
+        return Check(out_err, out_limit, lse_err, lse_limit, len(self.rows))
+
+
+def _formula(
+    q: Any, k: Any, v: Any, keep: Any, scale: float, dtype: np.dtype, xp: Any
+) -> tuple[Any, Any]:
+    """Attention of some rows, S and P rounded to `dtype`; results as float64."""
+    wide = np.float64 if dtype == np.float64 else np.float32
+    s = (scale * (q.astype(wide) @ xp.swapaxes(k.astype(wide), -1, -2))).astype(dtype).astype(wide)
+    s = xp.where(keep, s, -np.inf)
+    m = s.max(axis=-1, keepdims=True)
+    m = xp.where(m == -np.inf, 0.0, m).astype(wide)
+    p = xp.exp(s - m)
+    total = p.sum(axis=-1, keepdims=True)
+    lse = xp.where(total > 0, m + xp.log(xp.where(total > 0, total, 1.0)), -np.inf)[..., 0]
+    p = (p / xp.where(total > 0, total, 1.0)).astype(dtype).astype(wide)
+    out = (p @ v.astype(wide)).astype(dtype)
+    return out.astype(np.float64), lse.astype(np.float64)
+
+
+def _score_rounding(operands: tuple[Any, ...], xp: Any) -> float:
+    """sqrt(d) u scale max |q|.|k| in fp32, which every kernel accumulates scores in."""
+    q, k, _, _, scale = operands
+    products = xp.abs(q).astype(np.float32) @ xp.swapaxes(xp.abs(k).astype(np.float32), -1, -2)
+    return float(math.sqrt(q.shape[-1]) * EPS["float32"] / 2 * abs(scale) * products.max())
+
+
+def _error_and_limit(got: Any, want: Any, plain: Any, eps: float, xp: Any) -> tuple[float, float]:
+    finite = xp.isfinite(want)
+    # Where the truth is infinite (lse of a masked row), only the same infinity is right.
+    if not bool(xp.all(xp.where(finite, True, got == want))) or bool(xp.any(xp.isnan(got))):
+        return float("inf"), 0.0
+    zero = xp.zeros_like(want)
+    truth = xp.where(finite, want, zero)
+
+    def worst(x: Any) -> float:
+        return float(xp.abs(xp.where(finite, x, zero) - truth).max())
+
+    return worst(got), 2.0 * worst(plain) + eps * float(xp.abs(truth).max())

@@ -1,0 +1,233 @@
+"""Everything that is measured about one problem: correctness, memory, counted bytes, latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.measure import memory, timing
+from fa_kernels.measure.baselines import Baseline
+from fa_kernels.measure.check import Truth
+from fa_kernels.measure.records import Row
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling, refuse_smem
+from fa_kernels.traffic.model import TENSORS, Traffic
+from fa_kernels.units import GIB
+from fa_kernels.variants import Variant
+
+#: A call estimated to take longer than this is recorded as skipped, not made.
+MAX_LATENCY_MS = 3000.0
+Progress = Callable[[float, str], None]
+
+
+@dataclass
+class Contender:
+    """One way to compute a problem: a variant with a tiling, or a peer; what it needs and costs."""
+
+    provider: str
+    variant: str
+    tiling: Tiling | None
+    workspace_bytes: int
+    prepare: Callable[..., Callable[[], Any]]
+    refuse: Callable[[AttentionProblem], None]
+    count: Callable[..., Traffic] | None = None
+    estimate_ms: float | None = None
+
+    @property
+    def label(self) -> str:
+        """For progress lines."""
+        tiles = f" {self.tiling.block_m}x{self.tiling.block_n}" if self.tiling else ""
+        return f"{self.provider} {self.variant}{tiles}"
+
+
+def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -> Contender:
+    """One of our variants with one tiling."""
+    tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+
+    def prepare(q: Any, k: Any, v: Any, p: AttentionProblem) -> Callable[[], Any]:
+        return lambda: variant.run(q, k, v, p, tiling)[:2]
+
+    def count(q: Any, k: Any, v: Any, p: AttentionProblem) -> Traffic:
+        traffic = variant.run(q, k, v, p, tiling, count_traffic=True)[2]
+        assert traffic is not None
+        return traffic
+
+    def refuse(p: AttentionProblem) -> None:
+        from fa_kernels.cuda.launch import gpu_name, smem_limit_bytes
+
+        layout = variant.plan(p, tiling).layout
+        refuse_smem(layout, tiling, p.head_dim, p.dtype, smem_limit_bytes(), gpu_name())
+
+    workspace = variant.workspace_bytes(problem)
+    return Contender("fa_kernels", variant.name, tiling, workspace, prepare, refuse, count)
+
+
+def peer_contender(baseline: Baseline, problem: AttentionProblem) -> Contender:
+    """A peer, which chooses its own tiles."""
+
+    def refuse(p: AttentionProblem) -> None:
+        if p.dtype not in baseline.dtypes:
+            raise NotImplementedError(f"{baseline.provider} has no {p.dtype} kernel")
+
+    workspace = baseline.workspace_bytes(problem)
+    return Contender(baseline.provider, "sdpa", None, workspace, baseline.prepare, refuse)
+
+
+def random_inputs(problem: AttentionProblem, seed: int = 0) -> list[Any]:
+    """q, k, v on the GPU: standard normal, rounded to the io dtype."""
+    import cupy
+
+    rng = cupy.random.default_rng(seed)
+    rows = (problem.seqlen_q, problem.seqlen_k, problem.seqlen_k)
+    shapes = [(problem.batch, problem.nheads, n, problem.head_dim) for n in rows]
+    return [rng.standard_normal(s, dtype=np.float32).astype(problem.dtype) for s in shapes]
+
+
+def measure_problem(
+    problem: AttentionProblem,
+    contenders: Sequence[Contender],
+    flush: timing.Flush,
+    on_progress: Progress = lambda fraction, text: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[Row]:
+    """Check, count and time every contender on the same inputs.
+
+    Yields rows as they become known: refusals and memory first, then latencies. A contender is
+    timed only if its own output passed against float64.
+    """
+    memory.free_pools()
+    runnable = []
+    for contender in contenders:
+        verdict = _verdict(problem, contender)
+        if verdict is None:
+            runnable.append(contender)
+        else:
+            yield _row(problem, contender, "latency_ms", status=verdict[0], detail=verdict[1])
+    if not runnable:
+        return
+    inputs = random_inputs(problem)
+    truth = Truth(inputs, problem)
+    timed: list[tuple[Contender, Callable[[], Any], float, float]] = []
+    for i, contender in enumerate(runnable):
+        if cancelled():
+            break
+        on_progress(0.5 * i / len(runnable), f"checking {contender.label}")
+        yield from _check_one(problem, contender, inputs, truth, flush, timed)
+    on_progress(0.5, "timing")
+    calls = [entry[1] for entry in timed]
+    latencies = timing.time_interleaved(calls, flush, [entry[2] for entry in timed], cancelled)
+    for (contender, _, _, error), latency in zip(timed, latencies, strict=True):
+        yield replace(
+            _row(problem, contender, "latency_ms", value=latency.median, error=error),
+            p20=latency.p20,
+            p80=latency.p80,
+            n=latency.n,
+        )
+    on_progress(1.0, "done")
+
+
+def _verdict(problem: AttentionProblem, contender: Contender) -> tuple[str, str] | None:
+    """(status, sentence) if the contender is not to be tried, else None."""
+    try:
+        contender.refuse(problem)
+    except (ValueError, NotImplementedError) as error:
+        return "refused", str(error)
+    need = problem.q_bytes * 2 + problem.kv_bytes * 2 + problem.lse_bytes
+    need += contender.workspace_bytes
+    limit = memory.free_bytes()
+    # The flush buffer is already allocated; a twentieth is left for contexts and rounding.
+    if need > 0.98 * limit:
+        return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
+    if contender.estimate_ms is not None and contender.estimate_ms > MAX_LATENCY_MS:
+        seconds = contender.estimate_ms / 1e3
+        return "skipped (estimated)", f"estimated {seconds:.2g} s per launch, limit 3 s"
+    return None
+
+
+def _check_one(
+    problem: AttentionProblem,
+    contender: Contender,
+    inputs: list[Any],
+    truth: Truth,
+    flush: timing.Flush,
+    timed: list[tuple[Contender, Callable[[], Any], float, float]],
+) -> Iterator[Row]:
+    try:
+        call = contender.prepare(*inputs, problem)
+        result, peak = memory.peak_extra_bytes(call)  # also compiles and fills the pools
+        first_ms = timing.time_once(call, flush)
+    except Exception as error:  # a peer may refuse in many ways; the run must go on
+        status = "does not fit" if "OutOfMemory" in type(error).__name__ else "failed"
+        detail = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        yield _row(problem, contender, "latency_ms", status=status, detail=detail)
+        return
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    check = truth.check(out, lse)
+    detail = f"{check.rows} of {problem.seqlen_q} rows checked"
+    if not check.ok:
+        detail = (
+            f"wrong: error {check.out_err:.3g} (limit {check.out_limit:.3g}), "
+            f"lse {check.lse_err:.3g} (limit {check.lse_limit:.3g})"
+        )
+        yield _row(problem, contender, "latency_ms", status="failed", detail=detail)
+        return
+    inputs_bytes = sum(array.nbytes for array in inputs)
+    for metric, value in (("extra_mem_bytes", peak), ("peak_mem_bytes", inputs_bytes + peak)):
+        yield _row(problem, contender, metric, value=value, error=check.out_err, detail=detail)
+    if contender.count is not None:
+        yield from _counted(problem, contender, contender.count(*inputs, problem), check.out_err)
+    timed.append((contender, call, first_ms, check.out_err))
+
+
+def _counted(
+    problem: AttentionProblem, contender: Contender, traffic: Traffic, error: float
+) -> Iterator[Row]:
+    detail = "counted in the kernel"
+    total = traffic.total_bytes
+    yield _row(problem, contender, "hbm_bytes", value=total, error=error, detail=detail)
+    for tensor in TENSORS:
+        if traffic.of(tensor):
+            metric, value = f"hbm_{tensor}_bytes", traffic.of(tensor)
+            yield _row(problem, contender, metric, value=value, error=error, detail=detail)
+
+
+def _row(
+    problem: AttentionProblem,
+    contender: Contender,
+    metric: str,
+    *,
+    value: float | None = None,
+    error: float | None = None,
+    status: str = "ok",
+    detail: str = "",
+) -> Row:
+    tiling = contender.tiling
+    return Row(
+        provider=contender.provider,
+        variant=contender.variant,
+        pass_="fwd",
+        dtype=problem.dtype,
+        batch=problem.batch,
+        nheads=problem.nheads,
+        nheads_kv=problem.nheads_kv or problem.nheads,
+        seqlen_q=problem.seqlen_q,
+        seqlen_k=problem.seqlen_k,
+        head_dim=problem.head_dim,
+        causal=problem.causal or "none",
+        dropout_p=0.0,
+        density=1.0,
+        block_m=tiling.block_m if tiling else None,
+        block_n=tiling.block_n if tiling else None,
+        metric=metric,
+        unit="ms" if metric == "latency_ms" else "B",
+        p20=value,
+        median=value,
+        p80=value,
+        n=1 if value is not None else 0,
+        status=status,
+        detail=detail,
+        max_abs_err=error,
+    )

@@ -1,0 +1,233 @@
+"""Runs on disk: data/measured/<run_id>/{run.json, rows.csv}, append-only, validated when read."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.problem import ITEMSIZE
+
+MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
+SCHEMA_VERSION = 1
+STATUSES = ("ok", "skipped (estimated)", "does not fit", "refused", "failed")
+PASSES = ("fwd", "bwd", "both", "decode")
+UNITS = {"latency_ms": "ms", "peak_mem_bytes": "B", "extra_mem_bytes": "B"}
+#: What a run must say about itself; a point that cannot be traced is worth nothing.
+RUN_KEYS = (
+    "schema", "run_id", "command", "commit", "dirty", "started", "device", "arch", "driver",
+    "cuda", "nvrtc", "cupy", "torch", "python", "clocks", "method",
+)  # fmt: skip
+#: date-gpu-name in lower case, e.g. 20261129-h200-grid.
+RUN_ID = re.compile(r"\d{8}-[a-z0-9]+(-[a-z0-9]+)+")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured (or deliberately not measured) number; the columns of rows.csv, in order.
+
+    `pass_` is the column "pass". `p20`, `median`, `p80` are None unless status is "ok".
+    `max_abs_err` is the largest error of this row's output against float64.
+    """
+
+    provider: str
+    variant: str
+    pass_: str
+    dtype: str
+    batch: int
+    nheads: int
+    nheads_kv: int
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    causal: str
+    dropout_p: float
+    density: float
+    block_m: int | None
+    block_n: int | None
+    metric: str
+    unit: str
+    p20: float | None
+    median: float | None
+    p80: float | None
+    n: int
+    status: str
+    detail: str
+    max_abs_err: float | None
+
+
+COLUMNS = tuple(field.name.rstrip("_") for field in fields(Row))
+_KINDS = {field.name.rstrip("_"): str(field.type) for field in fields(Row)}
+
+
+class RecordError(ValueError):
+    """A run that cannot be read; the message names file, place, fault and remedy."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run: what it says about itself, and its rows."""
+
+    run_id: str
+    about: Mapping[str, Any]
+    rows: tuple[Row, ...]
+
+    @property
+    def device(self) -> str:
+        """The GPU's name as CUDA reports it."""
+        return str(self.about["device"])
+
+    def select(self, **wanted: Any) -> list[Row]:
+        """Rows whose columns equal `wanted`, e.g. `select(metric="latency_ms", head_dim=64)`."""
+        return [
+            row for row in self.rows if all(getattr(row, k) == value for k, value in wanted.items())
+        ]
+
+    def values(self, column: str, **wanted: Any) -> list[Any]:
+        """The distinct values of a column among the selected rows, sorted; None left out."""
+        found = {getattr(row, column) for row in self.select(**wanted)} - {None}
+        return sorted(found)
+
+
+def list_runs(root: Path | None = None) -> list[str]:
+    """Run ids under data/measured, newest first."""
+    folder = root or MEASURED_DIR
+    names = [p.name for p in folder.glob("*") if (p / "run.json").exists()]
+    return sorted(names, reverse=True)
+
+
+@functools.lru_cache(maxsize=8)
+def load_run(run_id: str, root: Path | None = None) -> Run:
+    """Read and validate one run.
+
+    Raises:
+        RecordError: missing or corrupt file, unknown column, status or unit, wrong type.
+    """
+    folder = (root or MEASURED_DIR) / run_id
+    about = _read_about(folder / "run.json", run_id)
+    rows = tuple(_read_rows(folder / "rows.csv"))
+    return Run(run_id, about, rows)
+
+
+_REMEDY = "restore it with `git checkout data/measured`, or choose another run"
+
+
+def _read_about(path: Path, run_id: str) -> dict[str, Any]:
+    if not path.exists():
+        known = ", ".join(list_runs(path.parents[1])) or "none"
+        raise RecordError(f"there is no recorded run {run_id!r} (recorded: {known}); {_REMEDY}.")
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"{run_id}/run.json is not valid JSON ({error}); {_REMEDY}.") from error
+    missing = [key for key in RUN_KEYS if key not in about] if isinstance(about, dict) else ["all"]
+    if missing:
+        raise RecordError(f"{run_id}/run.json lacks {', '.join(missing)}; {_REMEDY}.")
+    if about["schema"] != SCHEMA_VERSION:
+        raise RecordError(
+            f"{run_id}/run.json has schema {about['schema']!r}, this version reads "
+            f"{SCHEMA_VERSION}; {_REMEDY}."
+        )
+    if about["run_id"] != run_id or not RUN_ID.fullmatch(run_id):
+        raise RecordError(f"{run_id}/run.json calls itself {about['run_id']!r}; {_REMEDY}.")
+    return about
+
+
+def _read_rows(path: Path) -> Iterable[Row]:
+    where = f"{path.parent.name}/rows.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise RecordError(
+                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
+                )
+            yield from (_parse_row(raw, f"{where} line {reader.line_num}") for raw in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
+
+
+def _parse_row(raw: Mapping[str, Any], where: str) -> Row:
+    values: dict[str, Any] = {}
+    for column in COLUMNS:
+        name = "pass_" if column == "pass" else column
+        try:
+            values[name] = _parse(raw[column], _KINDS[column])
+        except (ValueError, TypeError) as error:
+            raise RecordError(
+                f"{where}: {column} = {raw[column]!r} is not of type {_KINDS[column]}; {_REMEDY}."
+            ) from error
+    row = Row(**values)
+    fault = row_fault(row)
+    if fault:
+        raise RecordError(f"{where}: {fault}; {_REMEDY}.")
+    return row
+
+
+def _parse(text: str, kind: str) -> Any:
+    if text == "" and "None" in kind:
+        return None
+    if kind.startswith("int"):
+        return int(text)
+    if kind.startswith("float"):
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(text)
+        return number
+    if text is None:
+        raise TypeError("missing")
+    return text
+
+
+def row_fault(row: Row) -> str | None:
+    """What is wrong with a row, in words, or None. The same rules hold for writing and reading."""
+    if row.status not in STATUSES:
+        return f"status = {row.status!r} is not one of {STATUSES}"
+    if row.pass_ not in PASSES:
+        return f"pass = {row.pass_!r} is not one of {PASSES}"
+    if row.dtype not in ITEMSIZE:
+        return f"dtype = {row.dtype!r} is not one of {tuple(ITEMSIZE)}"
+    unit = UNITS.get(row.metric, "B" if row.metric.startswith("hbm_") else None)
+    if unit is None or row.unit != unit:
+        return f"metric {row.metric!r} with unit {row.unit!r} is not known"
+    if row.status == "ok":
+        if row.median is None or row.median < 0:
+            return "status is ok but there is no median"
+        if row.metric == "latency_ms" and row.max_abs_err is None:
+            return "a timing without max_abs_err: it was not checked against float64"
+    elif row.median is not None:
+        return f"status is {row.status!r} but there is a median"
+    return None
+
+
+def append_rows(folder: Path, rows: Iterable[Row]) -> None:
+    """Append rows to <folder>/rows.csv, writing the header first if the file is new.
+
+    Raises:
+        RecordError: a row that `row_fault` refuses; nothing is written then.
+    """
+    rows = list(rows)
+    for row in rows:
+        fault = row_fault(row)
+        if fault:
+            raise RecordError(f"refusing to record {row}: {fault}.")
+    path = folder / "rows.csv"
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow([_text(getattr(row, field.name)) for field in fields(Row)])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

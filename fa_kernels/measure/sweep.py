@@ -1,0 +1,192 @@
+"""The grid of the recorded runs, one problem at a time, resumable after each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure import records
+from fa_kernels.measure.about import describe_run
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.point import Contender, measure_problem, our_contender, peer_contender
+from fa_kernels.measure.timing import METHOD, Flush
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a sweep covers; the defaults are the grid the explorer shows."""
+
+    seqlens: tuple[int, ...] = tuple(2**e for e in range(7, 17))
+    head_dims: tuple[int, ...] = (32, 64, 128)
+    dtypes: tuple[str, ...] = ("float16", "float32")
+    sram_kib: tuple[int, ...] = (16, 32, 64, 128, 192)
+    peers: tuple[str, ...] = tuple(BASELINES)
+
+    def problems(self) -> Iterator[AttentionProblem]:
+        """In order of growing N, so that a latency estimate comes from the point before."""
+        for dtype in self.dtypes:
+            for head_dim in self.head_dims:
+                for seqlen in self.seqlens:
+                    yield AttentionProblem.of_tokens(seqlen, head_dim, dtype)
+
+
+def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
+    """Our variants with the tiles of every M (equal tiles once), then the peers."""
+    seen: dict[tuple[str, Tiling], Contender] = {}
+    for variant in VARIANTS.values():
+        for kib in grid.sram_kib:
+            tiling = Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
+            contender = our_contender(variant, tiling, problem)
+            assert contender.tiling is not None
+            seen.setdefault((variant.name, contender.tiling), contender)
+    return [*seen.values(), *(peer_contender(BASELINES[name], problem) for name in grid.peers)]
+
+
+class Estimates:
+    """Latency of a point from the last measured one of the same contender, scaled by FLOPs."""
+
+    def __init__(self, rows: Sequence[records.Row] = ()) -> None:
+        self._known: dict[tuple[Any, ...], tuple[float, int]] = {}
+        for row in rows:
+            self.learn(row)
+
+    @staticmethod
+    def _key(dtype: str, head_dim: int, provider: str, variant: str) -> tuple[Any, ...]:
+        return (dtype, head_dim, provider, variant)
+
+    def learn(self, row: records.Row) -> None:
+        """Take in a latency row; of several tilings the slowest counts."""
+        if row.metric != "latency_ms" or row.median is None:
+            return
+        problem = AttentionProblem(
+            row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
+        )
+        tiles = f"{row.variant} {row.block_m}x{row.block_n}"
+        key = self._key(row.dtype, row.head_dim, row.provider, tiles)
+        self._known[key] = (row.median, matmul_flops(problem))
+
+    def of(self, problem: AttentionProblem, contender: Contender) -> float | None:
+        """Estimated milliseconds, or None if this contender was never measured."""
+        t = contender.tiling
+        tiles = f"{contender.variant} {t.block_m if t else None}x{t.block_n if t else None}"
+        key = self._key(problem.dtype, problem.head_dim, contender.provider, tiles)
+        if key not in self._known:
+            return None
+        latency, flops = self._known[key]
+        return latency * matmul_flops(problem) / flops
+
+
+def precompile(problems: Sequence[AttentionProblem], grid: Grid, threads: int) -> int:
+    """Compile the grid's kernels in parallel (NVRTC releases the GIL); how many there were."""
+    from fa_kernels.cuda.compile import load_entry
+
+    wanted = {}
+    for problem in problems:
+        for contender in contenders(problem, grid):
+            if contender.tiling is None:
+                continue
+            variant = VARIANTS[contender.variant]
+            for count in (False, True):
+                plan = variant.plan(problem, contender.tiling, count_traffic=count)
+                wanted[(plan.kernel, tuple(plan.macros.items()))] = plan
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [
+            pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in wanted.values()
+        ]
+        for job in jobs:
+            job.result()
+    return len(wanted)
+
+
+def start_run(
+    label: str, command: str, root: Path, resume: str | None = None, commit: str | None = None
+) -> Path:
+    """The folder of a new run, or of the one to resume; run.json is written when it is created.
+
+    Raises:
+        RecordError: the run to resume is missing or not valid.
+        FileExistsError: a new run would have the id of one that is there.
+        ValueError: a label that makes no valid run id.
+    """
+    if resume is not None:
+        folder = root / resume
+        records.load_run(resume, root)  # refuses a run that is not there or not valid
+        return folder
+    about = describe_run(command, METHOD)
+    about["run_id"] += label
+    about["commit"] = commit or about["commit"]
+    if not records.RUN_ID.fullmatch(about["run_id"]):
+        raise ValueError(f"label = {label!r}: use lower-case letters, digits and single dashes.")
+    folder = root / about["run_id"]
+    if folder.exists():
+        raise FileExistsError(
+            f"run {about['run_id']} exists: runs are append-only. Continue it with "
+            f"--resume {about['run_id']}, or choose another --label."
+        )
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    (folder / "rows.csv").write_text(",".join(records.COLUMNS) + "\n", encoding="utf-8")
+    return folder
+
+
+def _done(rows: Sequence[records.Row]) -> set[tuple[str, int, int]]:
+    return {(row.dtype, row.head_dim, row.seqlen_q) for row in rows}
+
+
+def run_sweep(
+    folder: Path,
+    grid: Grid,
+    deadline_s: float | None = None,
+    say: Callable[[str], None] = print,
+) -> bool:
+    """Measure what is missing from the run in `folder`; True if nothing is missing any more.
+
+    A problem's rows are written together when it is finished, so a run that was stopped in the
+    middle resumes with the problem it was at. `deadline_s` stops before that many seconds are over.
+    """
+    start = time.monotonic()
+    records.load_run.cache_clear()
+    rows = list(records.load_run(folder.name, folder.parent).rows)
+    done, estimates = _done(rows), Estimates(rows)
+    todo = [p for p in grid.problems() if (p.dtype, p.head_dim, p.seqlen_q) not in done]
+    say(f"{len(done)} problems recorded, {len(todo)} to do")
+    if not todo:
+        return True
+    say(f"compiled {precompile(todo, grid, 16)} kernels in {time.monotonic() - start:.0f} s")
+    flush = Flush()
+    for i, problem in enumerate(todo):
+        if deadline_s is not None and time.monotonic() - start > deadline_s:
+            say(f"deadline reached with {len(todo) - i} problems left: resume with {folder.name}")
+            return False
+        found = []
+        field = contenders(problem, grid)
+        for contender in field:
+            contender.estimate_ms = estimates.of(problem, contender)
+        for row in measure_problem(problem, field, flush):
+            found.append(row)
+            estimates.learn(row)
+        records.append_rows(folder, found)
+        elapsed = time.monotonic() - start
+        say(f"[{i + 1}/{len(todo)}, {elapsed:.0f} s] {problem.describe()}: {_summary(found)}")
+    return True
+
+
+def _summary(rows: Sequence[records.Row]) -> str:
+    best: dict[str, float] = {}
+    for row in rows:
+        if row.metric == "latency_ms" and row.median is not None:
+            name = row.variant if row.provider == "fa_kernels" else row.provider
+            best[name] = min(best.get(name, row.median), row.median)
+    failed = sum(row.status == "failed" for row in rows)
+    text = ", ".join(f"{name} {ms:.3g} ms" for name, ms in best.items())
+    return text + (f", {failed} FAILED" if failed else "")

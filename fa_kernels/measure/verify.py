@@ -1,0 +1,259 @@
+"""Show every kernel correct on the current GPU, over awkward shapes, and record it by hash."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.cuda.compile import kernel_hash, load_entry
+from fa_kernels.cuda.launch import gpu_name, smem_limit_bytes
+from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
+from fa_kernels.measure.about import current_arch, describe_run
+from fa_kernels.measure.check import Truth, sample_rows
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling, default_tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS, Variant
+
+SEQLENS = ((1, 1), (17, 17), (113, 203), (203, 113), (1023, 1024), (239, 1))
+HEAD_DIMS = (1, 20, 63, 64, 96, 128, 256)
+DTYPES = ("float16", "float32")
+MASKS = (None, "bottom_right", "top_left")
+#: How q, k, v lie in memory: contiguous; (batch, seqlen, heads, d) seen transposed; rows that do
+#: not start at multiples of 16 bytes; every other row of a longer tensor.
+LAYOUTS = ("bhsd", "bshd", "unaligned", "strided")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to verify: a problem, a tiling and a memory layout."""
+
+    problem: AttentionProblem
+    tiling: Tiling
+    layout: str = "bhsd"
+    scale_inputs: float = 1.0
+
+
+def cases() -> Iterator[Case]:
+    """The shapes, dtypes, masks, tilings and layouts that every variant must pass."""
+    for (nq, nk), d, dtype, causal in itertools.product(SEQLENS, HEAD_DIMS, DTYPES, MASKS):
+        problem = AttentionProblem(2, 3, nq, nk, d, dtype, causal)
+        yield Case(problem, default_tiling(d, problem.itemsize).clipped(nq, nk))
+    for d, dtype, layout in itertools.product((20, 63, 64, 128), DTYPES, LAYOUTS[1:]):
+        problem = AttentionProblem(2, 3, 113, 203, d, dtype, "bottom_right")
+        yield Case(problem, Tiling(64, 64), layout)
+    for d, dtype, tiling in itertools.product((20, 64, 128), DTYPES, _odd_tilings()):
+        yield Case(AttentionProblem(1, 2, 203, 331, d, dtype, "bottom_right"), tiling)
+    for d, dtype, kib in itertools.product((32, 64, 128), DTYPES, (1, 16, 64, 128, 192)):
+        problem = AttentionProblem(1, 2, 1000, 1000, d, dtype)
+        yield Case(problem, Tiling.from_sram(kib * KIB, d, dtype))
+    # Large scores: exp would overflow without the running maximum.
+    for dtype in DTYPES:
+        yield Case(AttentionProblem(1, 2, 256, 256, 64, dtype), Tiling(64, 64), scale_inputs=12.0)
+    # Longer than one row of S in shared memory: the softmax launch of 02 reads S twice.
+    yield Case(AttentionProblem(1, 2, 65, 20000, 64, "float16"), Tiling(64, 64))
+    # 64-bit offsets: S of one head has 2^32 elements; q has more than 2^31.
+    yield Case(AttentionProblem(1, 1, 65536, 65536, 64, "float16"), Tiling(64, 64))
+    yield Case(AttentionProblem(1, 528, 65536, 64, 64, "float16"), Tiling(64, 64))
+
+
+def _odd_tilings() -> tuple[Tiling, ...]:
+    return (Tiling(1, 1), Tiling(17, 33), Tiling(33, 17), Tiling(16, 130), Tiling(100, 20))
+
+
+def make_inputs(case: Case, seed: int, xp: Any) -> list[Any]:
+    """q, k, v as arrays of `xp` in the case's memory layout, standard normal times scale_inputs."""
+    p = case.problem
+    rng = np.random.default_rng(seed) if xp is np else xp.random.default_rng(seed)
+    arrays = []
+    for n in (p.seqlen_q, p.seqlen_k, p.seqlen_k):
+        shape = {
+            "bhsd": (p.batch, p.nheads, n, p.head_dim),
+            "bshd": (p.batch, n, p.nheads, p.head_dim),
+            "unaligned": (p.batch, p.nheads, n, p.head_dim + 1),
+            "strided": (p.batch, p.nheads, 2 * n, p.head_dim),
+        }[case.layout]
+        full = rng.standard_normal(shape, dtype=np.float32)
+        full = (full * np.float32(case.scale_inputs)).astype(p.dtype)
+        view = {
+            "bhsd": lambda a: a,
+            "bshd": lambda a: a.transpose(0, 2, 1, 3),
+            "unaligned": lambda a: a[..., 1:],
+            "strided": lambda a: a[:, :, ::2],
+        }[case.layout](full)
+        arrays.append(view)
+    return arrays
+
+
+@dataclass
+class Tally:
+    """What verification found for one kernel."""
+
+    cases: int = 0
+    failures: int = 0
+    skipped: int = 0
+    max_out_err: dict[str, float] | None = None
+    worst_ratio: float = 0.0
+    max_lse_err: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.max_out_err = {}
+
+
+def verify_case(variant: Variant, case: Case, inputs: list[Any], truth: Truth) -> list[str]:
+    """Faults of one variant on one case, in words; empty if it passes.
+
+    Checked: out and lse against float64, the same again bit for bit with the counters compiled in,
+    and the counters against the model.
+    """
+    p = case.problem
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none of these layouts may be copied
+        _poison(p)
+        out, lse, _ = variant.run(*inputs, p, case.tiling)
+        again, _, counted = variant.run(*inputs, p, case.tiling, count_traffic=True)
+    check = truth.check(out, lse)
+    faults = []
+    if not check.ok:
+        faults.append(
+            f"out error {check.out_err:.3g} (limit {check.out_limit:.3g}), "
+            f"lse error {check.lse_err:.3g} (limit {check.lse_limit:.3g})"
+        )
+    if not bool((again == out).all()):
+        faults.append("the output changes when the counters are compiled in")
+    model = variant.launched(p, case.tiling)
+    if counted is None or not model.same_as(counted):
+        faults.append(f"counters {counted} differ from the model {model}")
+    return faults
+
+
+def _rows(problem: AttentionProblem) -> np.ndarray:
+    """Every row, unless the scores in float64 would take more than about a gigabyte."""
+    small = problem.nheads * problem.seqlen_q * problem.seqlen_k <= 2**26
+    return np.arange(problem.seqlen_q) if small else sample_rows(problem)
+
+
+def _poison(problem: AttentionProblem) -> None:
+    """Fill the blocks that the pool hands out next with NaN, so that an unwritten element shows."""
+    import cupy
+
+    blocks = [cupy.empty(n, np.uint8) for n in (problem.q_bytes, problem.lse_bytes)]
+    for block in blocks:
+        block.fill(0xFF)
+
+
+def _refused(variant: Variant, case: Case) -> bool:
+    """True if this case cannot run on this GPU (shared memory), which is a refusal, not a fault."""
+    plan = variant.plan(case.problem, case.tiling)
+    return plan.smem_bytes > smem_limit_bytes()
+
+
+def precompile(selected: Sequence[Variant], wanted: Sequence[Case], threads: int = 16) -> int:
+    """Compile in parallel what the cases need; how many kernels that was."""
+    plans = {}
+    for variant, case in itertools.product(selected, wanted):
+        aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
+        for count in (False, True):
+            plan = variant.plan(case.problem, case.tiling, aligned=aligned, count_traffic=count)
+            plans[(plan.kernel, tuple(plan.macros.items()))] = plan
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [
+            pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in plans.values()
+        ]
+        for job in jobs:
+            job.result()
+    return len(plans)
+
+
+def verify(
+    names: Sequence[str] | None = None, say: Callable[[str], None] = print
+) -> dict[str, Tally]:
+    """Run every case on every (or the named) variants on the current GPU."""
+    import cupy
+
+    selected = [VARIANTS[name] for name in names or VARIANTS]
+    wanted = list(cases())
+    start = time.monotonic()
+    say(f"compiled {precompile(selected, wanted)} kernels in {time.monotonic() - start:.0f} s")
+    tallies = {variant.kernel: Tally() for variant in selected}
+    for seed, case in enumerate(wanted):
+        inputs = make_inputs(case, seed, cupy)
+        truth = Truth(inputs, case.problem, rows=_rows(case.problem))
+        for variant in selected:
+            tally = tallies[variant.kernel]
+            if _refused(variant, case):
+                tally.skipped += 1
+                continue
+            tally.cases += 1
+            try:
+                faults = verify_case(variant, case, inputs, truth)
+            except Exception as error:
+                faults = [f"{type(error).__name__}: {error}"]
+            if faults:
+                tally.failures += 1
+                say(f"FAIL {variant.kernel} {case}: {'; '.join(faults)[:600]}")
+        _note_errors(tallies, selected, case, inputs, truth)
+    return tallies
+
+
+def _note_errors(
+    tallies: dict[str, Tally],
+    selected: Sequence[Variant],
+    case: Case,
+    inputs: list[Any],
+    truth: Truth,
+) -> None:
+    if case.scale_inputs != 1.0:
+        return  # errors grow with the inputs: the table holds standard normal ones only
+    for variant in selected:
+        tally = tallies[variant.kernel]
+        if _refused(variant, case) or tally.failures:
+            continue
+        out, lse, _ = variant.run(*inputs, case.problem, case.tiling)
+        check = truth.check(out, lse)
+        assert tally.max_out_err is not None
+        worst = tally.max_out_err.get(case.problem.dtype, 0.0)
+        tally.max_out_err[case.problem.dtype] = max(worst, check.out_err)
+        tally.max_lse_err = max(tally.max_lse_err, check.lse_err)
+        if check.out_limit:
+            tally.worst_ratio = max(tally.worst_ratio, check.out_err / check.out_limit)
+
+
+def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIED_DIR) -> Path:
+    """Record tallies in <root>/<arch>.json; entries of other kernels stay as they are."""
+    arch = current_arch()
+    record = read_verified(arch)
+    about = describe_run(command, "")
+    kernels = dict(record["kernels"])
+    for kernel, tally in tallies.items():
+        kernels[kernel] = {
+            "hash": kernel_hash(kernel),
+            "cases": tally.cases,
+            "failures": tally.failures,
+            "refused_on_this_gpu": tally.skipped,
+            "max_abs_err": tally.max_out_err,
+            "worst_share_of_limit": round(tally.worst_ratio, 4),
+            "max_lse_err": tally.max_lse_err,
+            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "device": gpu_name(),
+            "driver": about["driver"],
+            "nvrtc": about["nvrtc"],
+            "cupy": about["cupy"],
+            "command": command,
+        }
+    pending = {k: v for k, v in record.get("pending", {}).items() if k not in tallies}
+    text = json.dumps({"arch": arch, "kernels": kernels, "pending": pending}, indent=2)
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / f"{arch}.json"
+    path.write_text(text + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,284 @@
+"""A JupyterLab server of our own, and one page of it as a reader uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from playwright.sync_api import ConsoleMessage, Page, Request, WebSocket
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: --no-sandbox: Chromium refuses its sandbox as root. The rest keeps the browser's own traffic
+#: (updates, sync, QUIC) out of the test, and makes every host but this machine "not found", so
+#: that a request to the outside fails instead of passing where there happens to be a network.
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]
+
+#: Console errors that are not ours, each with the reason why it may pass.
+ALLOWED_CONSOLE_ERRORS: list[tuple[re.Pattern[str], str]] = []
+
+SETTINGS = {
+    # No pop-up about news over the page, and no request for it.
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    },
+    # Saving is part of what a test does, never something that happens meanwhile.
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+
+START_SECONDS = 60
+#: A notebook may run 20 s on a laptop, and CI is slower than a laptop.
+RUN_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """Where a running JupyterLab serves `folder`."""
+
+    url: str
+    token: str
+    folder: Path
+
+    def page_url(self, notebook: str) -> str:
+        return f"{self.url}/lab/tree/{quote(notebook)}?token={self.token}&reset"
+
+
+@contextlib.contextmanager
+def running_lab(folder: Path, private: Path) -> Iterator[LabServer]:
+    """JupyterLab on a free port, serving `folder`, with its settings and log in `private`.
+
+    Nothing of the user's own Jupyter configuration is read or written.
+    """
+    for plugin, values in SETTINGS.items():
+        path = private / "settings" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values), encoding="utf-8")
+    token, port = secrets.token_hex(16), free_port()
+    server = LabServer(f"http://127.0.0.1:{port}", token, folder)
+    command = [
+        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--ip=127.0.0.1"),
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--IdentityProvider.token={token}",
+        f"--LabApp.user_settings_dir={private / 'settings'}",
+        f"--LabApp.workspaces_dir={private / 'workspaces'}",
+        # The command registry: `notebook:run-all-cells` is steadier than a path through menus.
+        "--LabApp.expose_app_in_browser=True",
+        *(["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),  # this checkout, whatever is installed
+        "JUPYTER_CONFIG_DIR": str(private / "config"),
+        "JUPYTER_DATA_DIR": str(private / "data"),
+        "JUPYTER_RUNTIME_DIR": str(private / "runtime"),
+        "IPYTHONDIR": str(private / "ipython"),
+    }
+    log = private / "jupyterlab.log"
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder
+        )
+        try:
+            wait_until_up(server, process, log)
+            yield server
+        finally:
+            process.terminate()  # JupyterLab ends its kernels on SIGTERM
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_until_up(server: LabServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(f"{server.url}/api?token={server.token}", timeout=5).close()
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text(encoding='utf-8')[-3000:]}")
+
+
+@dataclass
+class LabPage:
+    """One browser page with a notebook in it, and everything that went wrong on it."""
+
+    page: Page
+    server: LabServer
+    requests: list[str] = field(default_factory=list)
+    console_errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", self._on_request)
+        self.page.on("websocket", self._on_websocket)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
+
+    # -- what the page did ---------------------------------------------------------------------
+
+    def _on_request(self, request: Request) -> None:
+        self.requests.append(request.url)
+
+    def _on_websocket(self, socket: WebSocket) -> None:
+        self.requests.append(socket.url)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            place = message.location.get("url", "")
+            self.console_errors.append(f"{message.text} ({place})")
+
+    def requests_to_elsewhere(self) -> list[str]:
+        """Requests that would have left this machine, each once."""
+        local = {"data", "blob", "about", "chrome-error"}
+        parts = ((url, urlsplit(url)) for url in sorted(set(self.requests)))
+        return [
+            url for url, part in parts if part.scheme not in local and part.hostname != "127.0.0.1"
+        ]
+
+    def unexpected_console_errors(self) -> list[str]:
+        allowed = [pattern for pattern, _ in ALLOWED_CONSOLE_ERRORS]
+        return [
+            text for text in self.console_errors if not any(known.search(text) for known in allowed)
+        ]
+
+    def check_clean(self) -> None:
+        """No request left the machine and nothing unexpected stands in the console."""
+        elsewhere, errors = self.requests_to_elsewhere(), self.unexpected_console_errors()
+        assert not elsewhere, f"requests that leave the machine: {elsewhere}"
+        assert not errors, f"errors in the browser's console: {errors}"
+
+    # -- what a reader does ----------------------------------------------------------------------
+
+    def open(self, notebook: str) -> None:
+        """Open a notebook (a path inside the served folder) and wait for its kernel."""
+        self.page.goto(self.server.page_url(notebook))
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """The notebook is on screen and its kernel has nothing left to do.
+
+        The indicator in the toolbar alone will not do: it reads "idle" before there is a kernel,
+        and a cell run in that moment brings up the "Select Kernel" dialog.
+        """
+        self.page.wait_for_function(
+            """() => {
+                const panel = window.jupyterapp?.shell.currentWidget;
+                const session = panel?.sessionContext;
+                return panel?.content?.model && session?.isReady
+                    && session.session?.kernel?.status === "idle";
+            }""",
+            timeout=RUN_SECONDS * 1000,
+        )
+        self.page.locator(
+            ".jp-NotebookPanel:not(.lm-mod-hidden) "
+            ".jp-Notebook-ExecutionIndicator[data-status=idle]"
+        ).wait_for(state="attached", timeout=RUN_SECONDS * 1000)
+        self.wait_for_splash()
+
+    def wait_for_splash(self) -> None:
+        """JupyterLab veils the page while it starts and while it changes theme."""
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Run a JupyterLab command and wait until it is done.
+
+        A command that opens a dialog never ends: say which, instead of hanging.
+        """
+        self.page.evaluate(
+            """([name, args, seconds]) => Promise.race([
+                window.jupyterapp.commands.execute(name, args).then(() => null),
+                new Promise((_, reject) => setTimeout(() => reject(new Error(
+                    `${name} took over ${seconds} s; dialog on screen: `
+                    + (document.querySelector(".jp-Dialog")?.innerText ?? "none"))),
+                    seconds * 1000)),
+            ])""",
+            [name, arguments, RUN_SECONDS],
+        )
+
+    def run_all(self) -> None:
+        """Run all cells and wait until every code cell has run."""
+        self.command("notebook:run-all-cells")
+        # Read from the model: JupyterLab takes cells that are out of sight out of the document.
+        self.page.wait_for_function(
+            """() => {
+                const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
+                return [...cells].every(
+                    cell => cell.type !== "code" || !cell.sharedModel.getSource().trim()
+                        || cell.executionCount !== null);
+            }""",
+            timeout=RUN_SECONDS * 1000,
+        )
+        self.wait_idle()
+
+    def errors_in_cells(self) -> list[str]:
+        """Tracebacks and warnings in the outputs, wherever they have been scrolled to."""
+        found: list[str] = self.page.evaluate(
+            """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
+                .filter(cell => cell.type === "code")
+                .flatMap(cell => cell.outputs.toJSON())
+                .filter(output => output.output_type === "error" || output.name === "stderr")
+                .map(output => output.evalue ?? [output.text].flat().join(""))"""
+        )
+        return found
+
+    def press(self, selector: str, *keys: str) -> None:
+        """Bring a control into sight, give it the focus and press keys on it."""
+        control = self.page.locator(selector).first
+        control.scroll_into_view_if_needed()
+        control.focus()
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+
+    def reload(self) -> None:
+        """Reload as a reader does (F5), after saving: the kernel lives on, the page is new."""
+        self.save()
+        self.page.reload()
+        self.wait_idle()
+
+    def set_theme(self, name: str) -> None:
+        """ "JupyterLab Dark" or "JupyterLab Light", without a reload."""
+        self.command("apputils:change-theme", theme=name)
+        self.page.locator(f'body[data-jp-theme-name="{name}"]').wait_for(state="attached")
+        self.wait_for_splash()
+
+    def screenshot(self, name: str) -> None:
+        """Keep a picture for a person to look at, where SCREENSHOT_DIR names a folder."""
+        if folder := os.environ.get("SCREENSHOT_DIR"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
