@@ -8,8 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fa_kernels import units
 from fa_kernels.attention import attention
+from fa_kernels.device import device
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.session import session
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
 
@@ -17,13 +20,21 @@ __version__ = "0.1.0"
 
 #: Names that need more than NumPy, loaded on first use: what `fa.<name>` stands for.
 _LAZY = {
-    "session": ("fa_kernels.session", "session"),
     "explorer": ("fa_kernels.widgets.explorer", "explorer"),
     "check_traffic": ("fa_kernels.widgets.checks", "check_traffic"),
     "story": ("fa_kernels.widgets.story", "story"),
 }
 
-__all__ = ["VARIANTS", "AttentionProblem", "Tiling", "attention", *_LAZY]
+__all__ = [
+    "VARIANTS",
+    "AttentionProblem",
+    "Tiling",
+    "attention",
+    "device",
+    "session",
+    "units",
+    *_LAZY,
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,7 +42,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fa_kernels' has no attribute {name!r}")
     module, attribute = _LAZY[name]
     value = getattr(importlib.import_module(module), attribute)
-    # `fa.session` is the function: importing the module has put the module itself under that name.
     globals()[name] = value
     return value
 

@@ -85,8 +85,8 @@ def attention(
     }
     _refuse_missing_options(options, dropout_p)
     problem = problem_of(q, k, v, causal=causal, softmax_scale=softmax_scale)
-    chosen = _pick_variant(variant, problem)
     backend = _pick_backend(backend, q)
+    chosen = _pick_variant(variant, problem, backend)
     tiling = _checked_tiling(tiling, problem, backend)
     if problem.heads == 0 or problem.seqlen_q == 0 or problem.seqlen_k == 0:
         out, lse = arrays.empty_result(q, problem)
@@ -141,16 +141,9 @@ def _refuse_missing_options(options: dict[str, Any], dropout_p: float) -> None:
         raise NotImplementedError(f"dropout_p = {dropout_p!r} is not there yet: use 0.0.")
 
 
-def _pick_variant(name: str, problem: AttentionProblem) -> Variant:
+def _pick_variant(name: str, problem: AttentionProblem, backend: str) -> Variant:
     if name == "auto":
-        known = [VARIANTS[n] for n in AUTO_ORDER if problem.dtype in VARIANTS[n].dtypes]
-        pending = unverified()
-        checked = [variant for variant in known if variant.kernel not in pending]
-        if not known:
-            raise NotImplementedError(
-                f"dtype = {problem.dtype} has no variant yet: cast q, k, v to float16 or float32."
-            )
-        return (checked or known)[0]
+        return _auto_variant(problem, backend)
     chosen = find_variant(name)
     if problem.dtype not in chosen.dtypes:
         raise NotImplementedError(
@@ -158,6 +151,24 @@ def _pick_variant(name: str, problem: AttentionProblem) -> Variant:
             f"{', '.join(chosen.dtypes)}."
         )
     return chosen
+
+
+def _auto_variant(problem: AttentionProblem, backend: str) -> Variant:
+    known = [VARIANTS[name] for name in AUTO_ORDER if problem.dtype in VARIANTS[name].dtypes]
+    if not known:
+        raise NotImplementedError(
+            f"dtype = {problem.dtype} has no variant yet: cast q, k, v to float16 or float32."
+        )
+    if backend == "numpy":
+        return known[0]  # the specification itself: there is no kernel to verify
+    pending = unverified()
+    for variant in known:
+        if variant.kernel not in pending:
+            return variant
+    raise NotImplementedError(
+        f"no kernel for {problem.dtype} is verified on a GPU ({pending}): "
+        "run `make verify`, or name a variant."
+    )
 
 
 def _checked_tiling(tiling: Tiling | None, problem: AttentionProblem, backend: str) -> Tiling:

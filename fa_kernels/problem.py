@@ -116,8 +116,10 @@ class AttentionProblem:
         if self.softmax_scale is None:
             return 1.0 / math.sqrt(self.head_dim)
         try:
-            scale = float(self.softmax_scale)
-        except (TypeError, ValueError):
+            # Text is refused even where it reads as a number, as for every size.
+            text = isinstance(self.softmax_scale, str)
+            scale = math.nan if text else float(self.softmax_scale)
+        except (TypeError, ValueError, OverflowError):
             scale = math.nan
         if not math.isfinite(scale):
             raise ValueError(

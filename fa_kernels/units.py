@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -17,7 +19,8 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     text = f"{value:.{digits}g}"
     if "e" in text:
-        text = f"{value:.0f}" if abs(value) >= 1 else f"{value:.{digits + 6}f}".rstrip("0")
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:.0f}" if abs(value) >= 1 else f"{value:.{decimals}f}".rstrip("0")
     return text
 
 

@@ -37,7 +37,8 @@ def on_gpu(array: Any) -> bool:
 def refuse_unusable(name: str, array: Any) -> None:
     """Raise unless `array` is a 4-D NumPy, CuPy or torch array that needs no gradient."""
     library = _library(array)
-    if library not in ("numpy", "cupy", "torch") or not hasattr(array, "shape"):
+    masked = type(array).__module__.startswith("numpy.ma")  # its mask would silently be ignored
+    if library not in ("numpy", "cupy", "torch") or masked or not hasattr(array, "shape"):
         raise TypeError(
             f"{name} is a {type(array).__name__}: pass a NumPy, CuPy or torch array of shape "
             "(batch, nheads, seqlen, head_dim)."

@@ -24,6 +24,12 @@ def _output(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def nvidia_smi(fields: str) -> list[list[str]]:
+    """The comma-separated `fields` of every GPU as nvidia-smi prints them; [] without a driver."""
+    lines = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").splitlines()
+    return [line.split(", ") for line in lines]
+
+
 def version(package: str) -> str | None:
     """Installed version of a distribution, or None."""
     try:
@@ -58,9 +64,8 @@ def describe_run(command: str, method: str) -> dict[str, Any]:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
     now = datetime.datetime.now(datetime.UTC)
     runtime = cupy.cuda.runtime.runtimeGetVersion()
-    fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
-    smi = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").splitlines()
-    driver, *clocks = (smi[0] if smi else "unknown").split(", ")
+    smi = nvidia_smi("driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit")
+    driver, *clocks = smi[0] if smi else ["unknown"]
     return {
         "schema": SCHEMA_VERSION,
         "run_id": f"{now:%Y%m%d}-{slug}-",

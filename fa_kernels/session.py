@@ -1,0 +1,104 @@
+"""What the widgets of one notebook use: live kernels or NumPy, and which recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from fa_kernels.cuda import launch
+from fa_kernels.cuda.arrays import refuse_without_gpu
+from fa_kernels.measure.records import RecordError, Run, list_runs, load_run
+
+BACKENDS = ("auto", "cuda", "numpy")
+
+
+@dataclass(frozen=True)
+class Session:
+    """A backend ("cuda" or "numpy"), the GPU's name if there is one, and the recorded run in use.
+
+    `notes` are sentences about what is missing; `root` is the folder of recorded runs, None for
+    data/measured. In a notebook it shows itself as a banner.
+    """
+
+    backend: str
+    gpu: str | None = None
+    run: Run | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+    root: Path | None = field(default=None, repr=False)
+
+    @property
+    def live(self) -> str:
+        """The first part of the banner: the GPU, or what is used instead."""
+        return f"live on {self.gpu}" if self.backend == "cuda" else "NumPy, no GPU in use"
+
+    @property
+    def recorded(self) -> str:
+        """The second part of the banner: the run, and where it was recorded."""
+        if self.run is None:
+            return "nothing recorded"
+        return f"recorded {self.run.run_id} on {self.run.device}"
+
+    @property
+    def banner(self) -> str:
+        """One line: "live on <GPU> | recorded <run_id> on <GPU> | model", then the notes."""
+        return " ".join([f"{self.live} | {self.recorded} | model", *self.notes])
+
+    def __str__(self) -> str:
+        return self.banner
+
+    def _repr_markdown_(self) -> str:
+        parts = f"**{self.live}** | **{self.recorded}** | **model**"
+        return "\n\n".join([parts, *self.notes])
+
+    def _repr_html_(self) -> str:
+        parts = " | ".join(f"<b>{escape(p)}</b>" for p in (self.live, self.recorded, "model"))
+        notes = "".join(f"<br>{escape(note)}" for note in self.notes)
+        return f'<div data-fa-widget="session" role="note">{parts}{notes}</div>'
+
+
+#: The session of this kernel: one notebook, one kernel, one session. Only `session` sets it.
+_current: list[Session] = []
+
+
+def current() -> Session:
+    """The session made last, or a default one; widgets use it unless they are given another."""
+    return _current[-1] if _current else session()
+
+
+def session(backend: str = "auto", run_id: str | None = None, root: Path | None = None) -> Session:
+    """Choose what the widgets of this notebook use, and show it as a banner.
+
+    Args:
+        backend: "auto" (the GPU if there is one), "cuda" or "numpy".
+        run_id: a recorded run of data/measured; default: the newest one.
+        root: another folder of recorded runs.
+
+    Raises:
+        ValueError: unknown backend, or "cuda" where there is no GPU. Recorded data that is missing
+            or corrupt raises nothing: the banner says so.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
+    if backend == "cuda":
+        refuse_without_gpu()
+    on_gpu = backend != "numpy" and launch.available()
+    run, notes = _recorded(run_id, root)
+    gpu = launch.gpu_name() if on_gpu else None
+    made = Session("cuda" if on_gpu else "numpy", gpu, run, tuple(notes), root)
+    _current[:] = [made]
+    return made
+
+
+def _recorded(run_id: str | None, root: Path | None) -> tuple[Run | None, list[str]]:
+    """The run asked for, or the newest that can be read; and a sentence per thing that cannot."""
+    notes: list[str] = []
+    wanted = [run_id] if run_id is not None else list_runs(root)
+    for name in wanted:
+        try:
+            return load_run(name, root), notes
+        except RecordError as error:
+            notes.append(f"{str(error)[:1].upper()}{str(error)[1:]}")
+    if not notes:
+        notes.append("data/measured holds no run: runtimes are shown as the model's lower bound.")
+    return None, notes
