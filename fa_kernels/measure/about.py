@@ -53,6 +53,16 @@ def current_arch() -> str:
     return f"sm_{cupy.cuda.Device().compute_capability}"
 
 
+def describe_checkout() -> dict[str, Any]:
+    """The commit that is checked out, and whether tracked files differ from it.
+
+    Without git, as on a copied tree, the commit is "unknown" and `dirty` None.
+    """
+    commit = _output("git", "rev-parse", "HEAD")
+    changed = bool(_output("git", "status", "--porcelain", "--untracked-files=no"))
+    return {"commit": commit or "unknown", "dirty": changed if commit else None}
+
+
 def describe_run(command: str, method: str) -> dict[str, Any]:
     """The contents of run.json for a run that starts now on the current GPU."""
     import cupy
@@ -70,8 +80,7 @@ def describe_run(command: str, method: str) -> dict[str, Any]:
         "schema": SCHEMA_VERSION,
         "run_id": f"{now:%Y%m%d}-{slug}-",
         "command": command,
-        "commit": _output("git", "rev-parse", "HEAD") or "unknown",
-        "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
+        **describe_checkout(),
         "started": now.isoformat(timespec="seconds"),
         "device": name,
         "arch": current_arch(),

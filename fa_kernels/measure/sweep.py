@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +120,9 @@ def start_run(
     """
     if resume is not None:
         folder = root / resume
-        records.load_run(resume, root)  # refuses a run that is not there or not valid
+        about = dict(records.load_run(resume, root).about)  # refuses what is missing or not valid
+        about["resumed"] = [*about.get("resumed", []), describe_run(command, METHOD)["started"]]
+        _write_about(folder, about)
         return folder
     about = describe_run(command, METHOD)
     about["run_id"] += label
@@ -134,9 +136,13 @@ def start_run(
             f"--resume {about['run_id']}, or choose another --label."
         )
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    _write_about(folder, about)
     (folder / "rows.csv").write_text(",".join(records.COLUMNS) + "\n", encoding="utf-8")
     return folder
+
+
+def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def _done(rows: Sequence[records.Row]) -> set[tuple[str, int, int]]:
