@@ -10,7 +10,7 @@ from typing import Any
 
 from fa_kernels import units
 from fa_kernels.attention import attention
-from fa_kernels.device import device
+from fa_kernels.device import device as data_sheet
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
 from fa_kernels.tiling import Tiling
@@ -30,7 +30,7 @@ __all__ = [
     "AttentionProblem",
     "Tiling",
     "attention",
-    "device",
+    "data_sheet",
     "session",
     "units",
     *_LAZY,

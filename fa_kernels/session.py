@@ -100,5 +100,5 @@ def _recorded(run_id: str | None, root: Path | None) -> tuple[Run | None, list[s
         except RecordError as error:
             notes.append(f"{str(error)[:1].upper()}{str(error)[1:]}")
     if not notes:
-        notes.append("data/measured holds no run: runtimes are shown as the model's lower bound.")
+        notes.append("data/measured holds no run: runtimes are the model's roofline.")
     return None, notes

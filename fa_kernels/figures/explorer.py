@@ -1,0 +1,56 @@
+"""The explorer's figure: four linked panels at one point of N, d, M, dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fa_kernels.figures.memory_panel import memory_panel
+from fa_kernels.figures.panel import join
+from fa_kernels.figures.point import Point
+from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.runtime_panel import runtime_panel
+from fa_kernels.figures.tile_panel import tile_panel
+from fa_kernels.figures.traffic_panel import traffic_panel
+from fa_kernels.measure.records import Row
+
+
+def explorer_spec(
+    point: Point,
+    run: RecordedRun | None = None,
+    live: Sequence[Row] = (),
+    live_on: str = "",
+    log: bool = True,
+) -> dict[str, Any]:
+    """The figure as plain data: what is sent to the page while a knob is dragged.
+
+    Args:
+        point: the setting of the knobs.
+        run: the run recorded on `point.device`, or None.
+        live: rows measured just now at this d, dtype and M; `live_on` is the GPU's name.
+        log: log-log axes for runtime and memory; otherwise linear.
+
+    Returns:
+        {"data": [...], "layout": {...}}, valid for `plotly.graph_objects.Figure`.
+    """
+    return join(
+        [
+            tile_panel(point),
+            traffic_panel(point, run),
+            runtime_panel(point, run, live, live_on, log),
+            memory_panel(point, run, log),
+        ]
+    )
+
+
+def explorer_figure(
+    point: Point,
+    run: RecordedRun | None = None,
+    live: Sequence[Row] = (),
+    live_on: str = "",
+    log: bool = True,
+) -> Any:
+    """`explorer_spec` as a `plotly.graph_objects.Figure`, checked by plotly."""
+    import plotly.graph_objects as go
+
+    return go.Figure(explorer_spec(point, run, live, live_on, log))

@@ -1,0 +1,85 @@
+"""The README's table of kernels: what each does, moves and takes, from one recorded run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from fa_kernels.cuda.verified import kernel_status
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.records import Row, Run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.units import significant, traffic
+from fa_kernels.variants import VARIANTS
+
+#: The point of the table: long enough that S and P dominate, short enough that all of them run.
+POINT: dict[str, Any] = {"dtype": "float16", "seqlen_q": 4096, "head_dim": 64}
+BEGIN, END = "<!-- kernel table: begin -->", "<!-- kernel table: end -->"
+_BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+
+
+def _fastest(run: Run, provider: str, variant: str) -> Row | None:
+    rows = run.select(provider=provider, variant=variant, metric="latency_ms", status="ok", **POINT)
+    return min(rows, key=lambda row: row.median or 0.0, default=None)
+
+
+def _counted(run: Run, timed: Row) -> str:
+    same = {"provider": timed.provider, "variant": timed.variant, "metric": "hbm_bytes"}
+    rows = run.select(block_m=timed.block_m, block_n=timed.block_n, **same, **POINT)
+    return traffic(rows[0].median) if rows and rows[0].median is not None else "not counted"
+
+
+def _cells(run: Run, provider: str, variant: str, what: str, status: str) -> list[str]:
+    row = _fastest(run, provider, variant)
+    name = f"`{VARIANTS[variant].kernel}`" if variant in VARIANTS else provider
+    if row is None or row.median is None:
+        return [name, what, "", "not recorded", "", "", status]
+    problem = AttentionProblem(
+        row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
+    )
+    tiles = f"{row.block_m} × {row.block_n}" if row.block_m else "its own"
+    rate = matmul_flops(problem) / row.median / 1e9
+    ours = provider == "fa_kernels"
+    return [
+        name,
+        what,
+        tiles,
+        f"{significant(row.median)} ms",
+        f"{rate:.0f}",
+        _counted(run, row) if ours else "",
+        status,
+    ]
+
+
+def kernel_table(run: Run, arch: str) -> str:
+    """Markdown: our kernels and the peers at one point of `run`, each with its fastest tiling.
+
+    `arch` is the architecture whose verification record the last column shows.
+    """
+    rows = [
+        _cells(run, "fa_kernels", v.name, v.summary, kernel_status(v.kernel, arch))
+        for v in VARIANTS.values()
+    ]
+    rows += [_cells(run, b.provider, "sdpa", b.summary, "") for b in BASELINES.values()]
+    header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "HBM, counted", arch]
+    shape = AttentionProblem.of_tokens(POINT["seqlen_q"], POINT["head_dim"], "float16").describe()
+    caption = f"{shape}, forward; {run.device}, recorded run `{run.run_id}`."
+    return "\n".join([*_markdown(header, rows), "", caption])
+
+
+def _markdown(header: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
+    for cells in (header, ["---"] * len(header), *rows):
+        yield f"| {' | '.join(cells)} |"
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README's text with the block between the two markers replaced.
+
+    Raises:
+        ValueError: the markers are not there.
+    """
+    if not _BLOCK.search(readme):
+        raise ValueError(f"README.md has no block from {BEGIN} to {END}: put the markers back.")
+    return _BLOCK.sub(lambda _: f"{BEGIN}\n{table}\n{END}", readme)

@@ -1,0 +1,166 @@
+"""Looking things up in a recorded run: curves over N, and in words what was not recorded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from fa_kernels.device import Device
+from fa_kernels.figures.point import Point
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run
+from fa_kernels.problem import SHORT_DTYPE
+from fa_kernels.tiling import Tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
+
+OURS = "fa_kernels"
+#: Budgets looked for when saying which were recorded: rows hold tiles, not M.
+_BUDGETS_KIB = (4, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 224, 228, 256)
+
+_Key = tuple[str, str, int, str]
+_Where = tuple[int, int | None, int | None]
+
+
+def series_name(row: Row) -> str:
+    """The key of a row's style: the variant for our kernels, the provider for peers."""
+    return row.variant if row.provider == OURS else row.provider
+
+
+def recorded_on(device_name: str, device: Device) -> bool:
+    """True if a run's device, as CUDA names it, is what this sheet describes."""
+
+    def plain(name: str) -> str:
+        return " ".join(name.split()).casefold().removeprefix("nvidia ")
+
+    return plain(device_name) in {plain(name) for name in device.cuda_names}
+
+
+class RecordedRun:
+    """A run indexed for lookups; dense forward rows of the suite's own grid only."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.run_id = run.run_id
+        self._rows: dict[_Key, dict[_Where, Row]] = defaultdict(dict)
+        self._tilings: dict[tuple[str, int, int], set[tuple[int, int]]] = defaultdict(set)
+        for row in run.rows:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
+        if row.pass_ != "fwd" or row.causal.lower() not in ("", "none", "false"):
+            return
+        if row.dropout_p or row.density != 1.0 or row.seqlen_q != row.seqlen_k:
+            return
+        key = (series_name(row), row.dtype, row.head_dim, row.metric)
+        # A resumed run may hold a point twice: the later row is the one that was finished.
+        self._rows[key][(row.seqlen_q, row.block_m, row.block_n)] = row
+        if row.block_m is not None and row.block_n is not None:
+            where = (row.dtype, row.head_dim, row.seqlen_q)
+            self._tilings[where].add((row.block_m, row.block_n))
+
+    def row(self, name: str, point: Point, metric: str) -> Row | None:
+        """The row of a variant (with this point's tiles) or a peer at exactly this point."""
+        problem = point.problem
+        tiles: tuple[int | None, int | None] = (None, None)
+        if name in VARIANTS:
+            tiles = (point.tiling.block_m, point.tiling.block_n)
+        found = self._rows.get((name, problem.dtype, problem.head_dim, metric), {})
+        row = found.get((point.seqlen, *tiles))
+        same = row is not None and (row.batch, row.nheads) == (problem.batch, problem.nheads)
+        return row if same else None
+
+    def names(self, point: Point, metric: str) -> list[str]:
+        """Series that have rows at this d and dtype: our variants first, then the peers."""
+        problem = point.problem
+        wanted = (problem.dtype, problem.head_dim, metric)
+        found = {key[0] for key in self._rows if key[1:] == wanted}
+        known = [name for name in (*VARIANTS, *BASELINES) if name in found]
+        return known + sorted(found.difference(known))
+
+    def seqlens(self, point: Point) -> list[int]:
+        """The recorded N at this d and dtype."""
+        problem = point.problem
+        keys = (
+            (d, h, n) for d, h, n in self._tilings if (d, h) == (problem.dtype, problem.head_dim)
+        )
+        return sorted(n for _, _, n in keys)
+
+    def curve(self, name: str, point: Point, metric: str) -> list[Row]:
+        """One row per recorded N, in order, all with this point's M, d and dtype."""
+        rows = (self.row(name, point.at(n), metric) for n in self.seqlens(point))
+        return [row for row in rows if row is not None]
+
+    def missing(self, point: Point) -> str | None:
+        """Why there is no curve of our kernels at this point, in words, or None."""
+        problem = point.problem
+        kinds = {(dtype, d) for dtype, d, _ in self._tilings}
+        dims = sorted(d for dtype, d in kinds if dtype == problem.dtype)
+        if not dims:
+            known = ", ".join(sorted(SHORT_DTYPE[dtype] for dtype, _ in kinds)) or "nothing"
+            return f"no run in {SHORT_DTYPE[problem.dtype]}; recorded: {known}"
+        if problem.head_dim not in dims:
+            return f"no run at d = {problem.head_dim}; recorded: {', '.join(map(str, dims))}"
+        # At the longest N: short sequences cut the tiles, so budgets are alike there.
+        longest = max(self.seqlens(point))
+        tiling = point.at(longest).tiling
+        recorded = self._tilings[(problem.dtype, problem.head_dim, longest)]
+        if (tiling.block_m, tiling.block_n) not in recorded:
+            budgets = self._budgets(point)
+            known = f"{', '.join(map(str, budgets))} KiB" if budgets else "other tiles"
+            return f"no run at M = {point.sram_kib} KiB; recorded: {known}"
+        return None
+
+    def missing_seqlen(self, point: Point) -> str | None:
+        """Why there is nothing at exactly this N, in words, or None."""
+        known = self.seqlens(point)
+        if not known or point.seqlen in known:
+            return None
+        return (
+            f"no run at N = {point.seqlen}; recorded: powers of two from {known[0]} to {known[-1]}"
+        )
+
+    def _budgets(self, point: Point) -> list[int]:
+        problem = point.problem
+        n = max(self.seqlens(point))
+        recorded = self._tilings[(problem.dtype, problem.head_dim, n)]
+        found: dict[tuple[int, int], int] = {}
+        for kib in _BUDGETS_KIB:
+            tiling = Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype).clipped(n, n)
+            tiles = (tiling.block_m, tiling.block_n)
+            if tiles in recorded:
+                found.setdefault(tiles, kib)
+        return sorted(found.values())
+
+
+class RecordedRuns:
+    """The runs at hand: the session's own first, then the newest one of each device."""
+
+    def __init__(self, run: Run | None = None, root: Path | None = None) -> None:
+        self._root = root
+        self._known: list[RecordedRun] = [] if run is None else [RecordedRun(run)]
+        self._searched: dict[str, RecordedRun | None] = {}
+
+    @property
+    def first(self) -> RecordedRun | None:
+        """The session's run, if it has one."""
+        return self._known[0] if self._known else None
+
+    def on(self, device: Device) -> RecordedRun | None:
+        """The run that was recorded on `device`, or None."""
+        for known in self._known:
+            if recorded_on(known.run.device, device):
+                return known
+        if device.slug not in self._searched:
+            self._searched[device.slug] = self._search(device)
+        return self._searched[device.slug]
+
+    def _search(self, device: Device) -> RecordedRun | None:
+        for run_id in list_runs(self._root):
+            try:
+                run = load_run(run_id, self._root)
+            except RecordError:
+                continue  # the session's banner names a run that cannot be read
+            if recorded_on(run.device, device):
+                return RecordedRun(run)
+        return None

@@ -1,0 +1,212 @@
+"""Panel (c): runtime against N: recorded lines, live points, or the model's roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.over_seqlen import (
+    SEQLENS,
+    Label,
+    end_labels,
+    left_of,
+    line_trace,
+    padded_span,
+    seqlen_axis,
+    seqlens_shown,
+    value_axis,
+)
+from fa_kernels.figures.panel import RUNTIME, Cursor, Panel, Words, position
+from fa_kernels.figures.point import Point, ratio_text
+from fa_kernels.figures.recorded import RecordedRun, series_name
+from fa_kernels.measure.records import Row
+from fa_kernels.units import duration
+from fa_kernels.variants import VARIANTS
+
+_AXES = ("x3", "y3")
+
+
+@lru_cache(maxsize=64)
+def _runtime_curves(run: RecordedRun, key: Point) -> tuple[dict[str, list[Row]], str | None]:
+    """Rows of every series, for a point whose N does not matter; and why ours are missing."""
+    missing = run.missing(key)
+    rows = {name: run.curve(name, key, "latency_ms") for name in run.names(key, "latency_ms")}
+    return rows, missing
+
+
+def runtime_panel(
+    point: Point,
+    run: RecordedRun | None = None,
+    live: Sequence[Row] = (),
+    live_on: str = "",
+    log: bool = True,
+) -> Panel:
+    """Latency over N: recorded lines with p20-p80, live points, or the model's roofline."""
+    panel = Panel()
+    curves, missing = ({}, None) if run is None else _runtime_curves(run, point.at(SEQLENS[0]))
+    labels: list[Label] = []
+    shown: list[float] = []
+    for name, rows in curves.items():
+        _recorded_line(panel, name, rows, labels, shown)
+    if run is None or missing:
+        _rooflines(panel, point, labels, shown)
+    _live_points(panel, live, shown)
+    span = padded_span(shown, log)
+    _not_measured(panel, curves, span, log)
+    panel.cursors.append(Cursor(point.seqlen, _AXES))
+    last = seqlens_shown(point.seqlen)[-1]
+    panel.words += end_labels(labels, last, span, log, RUNTIME, _AXES)
+    panel.axes["xaxis3"] = seqlen_axis(last, log, RUNTIME, "y3")
+    panel.axes["yaxis3"] = value_axis("latency", "ms", span, log, RUNTIME, "x3")
+    panel.head(RUNTIME, _runtime_title(point, run), _runtime_caption(point, run, missing, live_on))
+    note = missing or (run.missing_seqlen(point) if run else None)
+    if run is None:
+        note = f"no run was recorded on {point.device.name}"
+    if note:
+        panel.note(RUNTIME, note)
+    return panel
+
+
+def _runtime_title(point: Point, run: RecordedRun | None) -> str:
+    if run is None:
+        return "Runtime: roofline"
+    names = list(VARIANTS)
+    rows = [run.row(name, point, "latency_ms") for name in (names[0], names[-1])]
+    if not all(row and row.median for row in rows):
+        return "Runtime"
+    times = [row.median for row in rows if row and row.median]
+    first, last = VARIANTS[names[0]].label, VARIANTS[names[-1]].label
+    return f"Runtime: {first} / {last} = {ratio_text(times[0] / times[1])}"
+
+
+def _runtime_caption(
+    point: Point, run: RecordedRun | None, missing: str | None, live_on: str
+) -> str:
+    parts = []
+    if run is not None:
+        parts.append(f"recorded {run.run_id} · bars p20-p80")
+    if run is None or missing:
+        parts.append("dotted: model, roofline")
+    if live_on:
+        parts.append(f"★ live on {live_on}")
+    return " · ".join(parts)
+
+
+def _recorded_line(
+    panel: Panel, name: str, rows: Sequence[Row], labels: list[Label], shown: list[float]
+) -> None:
+    ok = [row for row in rows if row.median is not None]
+    if not ok:
+        return
+    style = theme.style_of(name)
+    xs, ys = [row.seqlen_q for row in ok], [row.median or 0.0 for row in ok]
+    above = [(row.p80 or y) - y for row, y in zip(ok, ys, strict=True)]
+    below = [y - (row.p20 or y) for row, y in zip(ok, ys, strict=True)]
+    bars = {
+        "type": "data", "array": above, "arrayminus": below, "symmetric": False,
+        "color": style.colour, "thickness": 1.5, "width": 4,
+    }  # fmt: skip
+    hover = "%{fullData.name}: N = %{x}, %{y:.4~g} ms<extra></extra>"
+    panel.data.append(line_trace(xs, ys, name, _AXES, error_y=bars, hovertemplate=hover))
+    labels.append(Label(ys[-1], style.named, style.text_colour))
+    shown += ys
+
+
+def _not_measured(
+    panel: Panel, curves: dict[str, list[Row]], span: tuple[float, float], log: bool
+) -> None:
+    """Crosses at the top, where a point was not measured, each with the recorded reason."""
+
+    def height(fraction: float) -> float:
+        low, high = position(span[0], log), position(span[1], log)
+        at = low + fraction * (high - low)
+        return 10**at if log else at
+
+    never = [name for name, rows in curves.items() if all(row.status != "ok" for row in rows)]
+    if never:
+        labels = ", ".join(theme.style_of(name).label for name in never)
+        text = f"{curves[never[0]][0].status}: {labels}"
+        panel.words.append(
+            Words(SEQLENS[0 if log else 4], height(0.8), text, _AXES, colour=theme.MUTED)
+        )
+    partly = {
+        name: [row for row in rows if row.status != "ok"]
+        for name, rows in curves.items()
+        if name not in never
+    }
+    for k, (name, rows) in enumerate((n, rows) for n, rows in partly.items() if rows):
+        _crosses(panel, name, rows, height(0.95 - 0.07 * k), log)
+
+
+def _crosses(panel: Panel, name: str, rows: Sequence[Row], y: float, log: bool) -> None:
+    style = theme.style_of(name)
+    panel.data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [row.seqlen_q for row in rows],
+            "y": [y] * len(rows),
+            "xaxis": _AXES[0],
+            "yaxis": _AXES[1],
+            "marker": {"symbol": "x-open", "size": 9, "color": style.colour},
+            "hovertext": [f"{style.label}, N = {r.seqlen_q}: {r.detail or r.status}" for r in rows],
+            "hoverinfo": "text",
+            "name": f"{style.label}: not measured",
+        }
+    )
+    first = min(rows, key=lambda row: row.seqlen_q)
+    text = f"{style.label}: {first.status}"
+    place = (left_of(first.seqlen_q, SEQLENS[-1], log), y, text, _AXES, "middle left")
+    panel.words.append(Words(*place, colour=style.text_colour))
+
+
+def _rooflines(panel: Panel, point: Point, labels: list[Label], shown: list[float]) -> None:
+    ns = seqlens_shown(point.seqlen)
+    for name, variant in VARIANTS.items():
+        style = theme.style_of(name)
+        ys = list(_bounds(name, point.at(ns[0]), tuple(ns)))
+        line = {"color": style.colour, "width": 2, "dash": "dot"}
+        hover = "%{fullData.name}: N = %{x}, %{y:.4~g} ms<extra></extra>"
+        title = f"{variant.label} (model)"
+        panel.data.append(
+            line_trace(ns, ys, name, _AXES, mode="lines", line=line, hovertemplate=hover)
+            | {"name": title}
+        )
+        labels.append(Label(ys[-1], title, style.text_colour))
+        shown += ys
+
+
+@lru_cache(maxsize=64)
+def _bounds(name: str, point: Point, ns: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(point.at(n).bound(VARIANTS[name]).ms for n in ns)
+
+
+def _live_points(panel: Panel, live: Sequence[Row], shown: list[float]) -> None:
+    timed = [row for row in live if row.metric == "latency_ms" and row.median is not None]
+    if not timed:
+        return
+    styles = [theme.style_of(series_name(row)) for row in timed]
+    ys = [row.median or 0.0 for row in timed]
+    panel.data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [row.seqlen_q for row in timed],
+            "y": ys,
+            "xaxis": _AXES[0],
+            "yaxis": _AXES[1],
+            "marker": {
+                "symbol": "star",
+                "size": 14,
+                "color": [style.colour for style in styles],
+                "line": {"color": theme.INK, "width": 1.5},
+            },
+            "hovertext": [
+                f"{s.label}, live: {duration(y)}" for s, y in zip(styles, ys, strict=True)
+            ],
+            "hoverinfo": "text",
+            "name": "live",
+        }
+    )
+    shown += ys

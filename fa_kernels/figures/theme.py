@@ -1,0 +1,164 @@
+"""Colours, markers, dashes and sizes of every figure. One meaning per colour, on light and dark.
+
+Hues are Okabe-Ito's, safe for colour-blind readers, given out by family: blue goes into the chip
+(Q, K, V), yellow and orange are scores (S, P), purple comes out (O, lse); vermillion and green are
+our standard and flash algorithms; greys are other people's. Inside a family marker and dash differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.variants import VARIANTS
+
+#: Nothing on screen is smaller than SMALL px.
+SMALL, FONT, TITLE = 12, 13, 15
+FONT_FAMILY = "'Liberation Sans', Arial, Helvetica, sans-serif"
+
+INK, MUTED, GRID = "#1A1A1A", "#5F5F5E", "#E3E3E3"
+PAPER = "#FFFFFF"
+_HEX = re.compile("#[0-9A-F]{6}")
+
+#: Tensors in the names of the traffic models.
+TENSOR_COLOURS = {
+    "q": "#0072B2",
+    "k": "#56B4E9",
+    "v": "#A9D9F5",
+    "s": "#E69F00",
+    "p": "#F0E442",
+    "out": "#CC79A7",
+    "lse": "#E8C4D8",
+}
+TENSOR_LABELS = {"q": "Q", "k": "K", "v": "V", "s": "S", "p": "P", "out": "O", "lse": "lse"}
+#: Parts of a kernel's shared memory, as `SmemLayout.parts` names them -> tensor.
+PART_TENSORS = {"Q": "q", "K": "k", "V": "v", "S": "s", "P": "p", "m, l, α": "lse"}
+
+#: First word of a variant's name -> (colour of line and marker, of text on white, on dark).
+_FAMILIES = {
+    "standard": ("#D55E00", "#B04D00", "#F08A3C"),
+    "flash": ("#009E73", "#00775A", "#2FC79A"),
+}
+_PEER_GREYS = (("#6E6E6E", "#9C9C9C"), ("#4A4A4A", "#C6C6C6"), ("#000000", "#FFFFFF"))
+# "dot" is left out: it is the dash of model bounds. "x" is left out: it marks what does not fit.
+_OUR_DASHES = ("dash", "solid", "longdash", "dashdot")
+_OUR_MARKERS = ("square", "circle", "diamond", "hexagon")
+_PEER_DASHES = ("dashdot", "longdash", "longdashdot")
+_PEER_MARKERS = ("triangle-up", "triangle-down", "star-diamond")
+
+_GLYPHS = {
+    "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢",
+    "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✦",
+}  # fmt: skip
+
+#: Colour on white -> colour on a dark page; the page's script swaps them, colour by colour.
+DARK: dict[str, str] = {
+    "#0072B2": "#3D9BD9",
+    INK: "#ECECEC",
+    MUTED: "#B4B4B4",
+    GRID: "#3A3A3A",
+    PAPER: "#111111",
+    **{text: dark for _, text, dark in _FAMILIES.values()},
+    **dict(_PEER_GREYS),
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one variant or peer looks everywhere. `text_colour` is its colour for words."""
+
+    label: str
+    colour: str
+    text_colour: str
+    dash: str
+    marker: str
+
+    @property
+    def named(self) -> str:
+        """The label with its marker in front, for words beside a line: "● flash"."""
+        return f"{_GLYPHS[self.marker]} {self.label}"
+
+
+def _our_style(index: int, name: str) -> Style:
+    colour, text, _ = _FAMILIES.get(name.split("_")[0], _FAMILIES["flash"])
+    dash = _OUR_DASHES[index % len(_OUR_DASHES)]
+    return Style(VARIANTS[name].label, colour, text, dash, _OUR_MARKERS[index % len(_OUR_MARKERS)])
+
+
+def _peer_style(index: int, provider: str) -> Style:
+    i = index % len(_PEER_GREYS)
+    grey = _PEER_GREYS[i][0]
+    label = provider.replace("_", " ").replace("cudnn", "cuDNN")
+    return Style(label, grey, grey, _PEER_DASHES[i], _PEER_MARKERS[i])
+
+
+#: Styles of our variants by variant name, and of peers by provider name.
+STYLES: dict[str, Style] = {
+    **{name: _our_style(i, name) for i, name in enumerate(VARIANTS)},
+    **{name: _peer_style(i, name) for i, name in enumerate(BASELINES)},
+}
+
+
+def style_of(name: str) -> Style:
+    """The style of a variant or provider; one that is not known gets a grey of its own place."""
+    return STYLES.get(name) or _peer_style(sum(map(ord, name)), name)
+
+
+def font(size: int = FONT, colour: str = INK) -> dict[str, Any]:
+    """A plotly font."""
+    return {"size": max(size, SMALL), "color": colour}
+
+
+def axis_title(quantity: str, unit: str = "") -> dict[str, Any]:
+    """A plotly axis title that names its unit: "latency (ms)"."""
+    text = f"{quantity} ({unit})" if unit else quantity
+    return {"text": text, "standoff": 6, "font": font()}
+
+
+def base_layout(height: int) -> dict[str, Any]:
+    """What all figures share: fonts, background, no legend, no drag box, height in px."""
+    return {
+        "height": height,
+        "font": {"family": FONT_FAMILY, **font()},
+        "paper_bgcolor": PAPER,
+        # Clear, so that the overlay that carries the words does not cover the panels.
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "dragmode": False,
+        "hovermode": "closest",
+        "margin": {"l": 58, "r": 14, "t": 8, "b": 46},
+    }
+
+
+def axis(**options: Any) -> dict[str, Any]:
+    """A plotly axis with our grid and ticks; `options` go on top."""
+    return {
+        "gridcolor": GRID,
+        "zeroline": False,
+        "tickfont": font(SMALL),
+        "fixedrange": True,
+        "automargin": False,
+        # Else plotly measures every tick label against its neighbours: a tenth of a redraw.
+        "ticklabeloverflow": "allow",
+        **options,
+    }
+
+
+def swatch(colour: str, label: str) -> str:
+    """A coloured square and a word, for a legend in running text."""
+    return f'<span style="color:{colour}">■</span> {label}'
+
+
+def swap(value: Any, colours: Mapping[str, str]) -> Any:
+    """`value` (a spec, or any part of it) with colours replaced: what the page does when dark."""
+    if isinstance(value, str):
+        # One pass: a colour that was put in must not be swapped again.
+        return _HEX.sub(lambda found: colours.get(found[0], found[0]), value)
+    if isinstance(value, dict):
+        return {key: swap(item, colours) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [swap(item, colours) for item in value]
+    return value

@@ -1,0 +1,198 @@
+"""Panel (a): which tiles are on chip at one moment, and what they take of the SRAM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.panel import TILES, Panel, Words, if_it_fits
+from fa_kernels.figures.point import SHOWN, Point
+from fa_kernels.units import KIB, capacity, significant
+from fa_kernels.variants import VARIANTS
+
+#: The walk's own square, in paper fractions: strips Q, K, V, O around the grid of S.
+_X0, _X1 = TILES.x[0] + 0.004, 0.2
+_Y0, _Y1 = TILES.y
+_BARS_X = (0.238, TILES.x[1])
+_STRIPS = {
+    "q": (0.0, 0.11, 0.16, 0.70),
+    "s": (0.19, 0.81, 0.16, 0.70),
+    "out": (0.89, 1.0, 0.16, 0.70),
+    "k": (0.19, 0.81, 0.76, 0.84),
+    "v": (0.19, 0.81, 0.90, 0.98),
+}
+#: Finer grids than this are a grey area: only the current tile is drawn.
+_MAX_LINES = 48
+#: A tile is drawn at least this large a part of its strip, or it could not be seen.
+_LEAST = 0.03
+
+
+def _paper(u: float, v: float) -> tuple[float, float]:
+    return _X0 + u * (_X1 - _X0), _Y0 + v * (_Y1 - _Y0)
+
+
+def _box(
+    strip: str, along: tuple[float, float], down: tuple[float, float]
+) -> tuple[float, float, float, float]:
+    """Part of a strip in paper coordinates; `along` and `down` are fractions from the top left."""
+    u0, u1, v0, v1 = _STRIPS[strip]
+    x0, y0 = _paper(u0 + along[0] * (u1 - u0), v1 - down[0] * (v1 - v0))
+    x1, y1 = _paper(u0 + along[1] * (u1 - u0), v1 - down[1] * (v1 - v0))
+    return x0, x1, y0, y1
+
+
+def _rectangle(box: tuple[float, float, float, float], **style: Any) -> dict[str, Any]:
+    x0, x1, y0, y1 = box
+    line = {"color": theme.INK, "width": 1}
+    return {
+        "type": "rect", "xref": "paper", "yref": "paper", "line": line, "layer": "above",
+        "x0": x0, "x1": x1, "y0": y0, "y1": y1, **style,
+    }  # fmt: skip
+
+
+def _part(index: int, block: int, length: int) -> tuple[float, float]:
+    """Where tile `index` lies in its strip, as fractions of it."""
+    start = min(index * block / length, 1 - _LEAST)
+    return start, max(min((index + 1) * block / length, 1.0), start + _LEAST)
+
+
+def current_tile(point: Point) -> tuple[int, int]:
+    """The tile that is drawn: a third down, half-way along, so both loops have a past."""
+    rows, cols = point.passes
+    return rows // 3, cols // 2
+
+
+def tile_panel(point: Point) -> Panel:
+    """The walk over tiles and the SRAM bar of the shown variant."""
+    panel = Panel()
+    i, j = current_tile(point)
+    rows, cols = point.passes
+    caption = f"model · Q tile {i + 1} of {rows}, K/V tile {j + 1} of {cols}"
+    panel.head(TILES, f"{VARIANTS[SHOWN].label}: the tiles in SRAM", caption)
+    _draw_walk(panel, point, i, j)
+    _draw_bars(panel, point)
+    return panel
+
+
+def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
+    n, tiling = point.seqlen, point.tiling
+    down, along, whole = _part(i, tiling.block_m, n), _part(j, tiling.block_n, n), (0.0, 1.0)
+    empty = {"fillcolor": "rgba(0,0,0,0)"}
+    panel.shapes += [_rectangle(_box(strip, whole, whole), **empty) for strip in _STRIPS]
+    if grid := _grid_path(point):
+        line = {"color": theme.GRID, "width": 1}
+        panel.shapes.append(
+            {"type": "path", "path": grid, "xref": "paper", "yref": "paper", "line": line}
+        )
+    if along[0] > 0:
+        done = {"fillcolor": theme.TENSOR_COLOURS["s"], "opacity": 0.3}
+        panel.shapes.append(_rectangle(_box("s", (0.0, along[0]), down), **done))
+    places = {
+        "q": (whole, down), "out": (whole, down), "s": (along, down),
+        "k": (along, whole), "v": (along, whole),
+    }  # fmt: skip
+    for tensor, (x, y) in places.items():
+        colour = theme.TENSOR_COLOURS[tensor]
+        panel.shapes.append(_rectangle(_box(tensor, x, y), fillcolor=colour))
+    names = {"Q": (0.055, 0.07), "O": (0.945, 0.07), "Kᵀ": (0.1, 0.80), "V": (0.1, 0.94)}
+    names["S, P stay on chip"] = (0.5, 0.07)
+    for text, place in names.items():
+        panel.words.append(Words(*_paper(*place), text, at="middle center"))
+
+
+def _grid_path(point: Point) -> str:
+    """The lines between the tiles of S as one path; empty where they would be too fine."""
+    rows, cols = point.passes
+    lines = []
+    if cols <= _MAX_LINES:
+        for k in range(1, cols):
+            f = k * point.tiling.block_n / point.seqlen
+            x, _, y0, y1 = _box("s", (f, f), (0.0, 1.0))
+            lines.append(f"M{x:.4f},{y0:.4f}L{x:.4f},{y1:.4f}")
+    if rows <= _MAX_LINES:
+        for k in range(1, rows):
+            f = k * point.tiling.block_m / point.seqlen
+            x0, x1, y, _ = _box("s", (0.0, 1.0), (f, f))
+            lines.append(f"M{x0:.4f},{y:.4f}L{x1:.4f},{y:.4f}")
+    return "".join(lines)
+
+
+def _draw_bars(panel: Panel, point: Point) -> None:
+    layout = point.plan(VARIANTS[SHOWN]).layout
+    parts = [*layout.parts, ("O", layout.accumulator_bytes)]
+    tensors = [*(theme.PART_TENSORS[name] for name, _ in layout.parts), "out"]
+    starts, at = [], 0
+    for _, nbytes in layout.parts:
+        starts.append(at / KIB)
+        at += nbytes
+    limit, budget = point.device.smem_per_block_bytes, point.sram_bytes
+    high = max(layout.smem_bytes, limit, budget) / KIB * 1.06
+    texts = [
+        if_it_fits(f"{name} {significant(nbytes / KIB)}", nbytes / KIB / high, _BARS_X)
+        for name, nbytes in parts
+    ]
+    panel.data.append(
+        {
+            "type": "bar",
+            "orientation": "h",
+            "x": [nbytes / KIB for _, nbytes in parts],
+            "base": [*starts, 0.0],
+            "y": [1.0] * len(layout.parts) + [0.0],
+            "width": 0.5,
+            "marker": {
+                "color": [theme.TENSOR_COLOURS[tensor] for tensor in tensors],
+                "line": {"color": theme.INK, "width": 1},
+                "pattern": {"shape": [""] * len(layout.parts) + ["/"], "fgcolor": theme.INK},
+            },
+            "text": texts,
+            "textposition": "inside",
+            "constraintext": "none",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "textfont": {"size": theme.SMALL},
+            "hovertext": [f"{name}: {capacity(nbytes)}" for name, nbytes in parts],
+            "hoverinfo": "text",
+            "name": "on chip",
+        }
+    )
+    panel.axes |= _bar_axes(high)
+    smem, registers = capacity(layout.smem_bytes), capacity(layout.accumulator_bytes)
+    panel.words += [
+        Words(0, 1.42, f"shared memory: {smem}", ("x", "y")),
+        Words(0, 0.42, f"O (registers): {registers}", ("x", "y")),
+    ]
+    _mark(panel, budget / KIB, f"M = {capacity(budget)}", (1.84, -0.25, 2.02), high)
+    _mark(panel, limit / KIB, f"limit per block {capacity(limit)}", (-0.52, -0.72, 1.6), high)
+
+
+def _bar_axes(high: float) -> dict[str, dict[str, Any]]:
+    step = 1.0
+    while high / step > 5:
+        step *= 2
+    x = theme.axis(
+        title=theme.axis_title("one block's SRAM", "KiB"), range=[0, high], dtick=step,
+        domain=list(_BARS_X), anchor="y",
+    )  # fmt: skip
+    y = theme.axis(range=[-0.72, 2.02], domain=list(TILES.y), anchor="x")
+    return {"xaxis": x, "yaxis": y | {"showticklabels": False, "showgrid": False}}
+
+
+def _mark(
+    panel: Panel, at: float, text: str, heights: tuple[float, float, float], high: float
+) -> None:
+    """A line across both bars, with its name at the side that has room.
+
+    `heights` are those of the name and of the line's two ends: M above, the limit below, so that
+    neither line runs through the other's name.
+    """
+    y, y0, y1 = heights
+    panel.shapes.append(
+        {
+            "type": "line", "xref": "x", "yref": "y", "x0": at, "x1": at, "y0": y0, "y1": y1,
+            "line": {"color": theme.INK, "width": 2, "dash": "dash" if y > 0 else "solid"},
+        }
+    )  # fmt: skip
+    if at > high / 2:
+        panel.words.append(Words(at, y, f"{text}&nbsp;&nbsp;", ("x", "y"), "middle left"))
+    else:
+        panel.words.append(Words(at, y, f"&nbsp;&nbsp;{text}", ("x", "y")))

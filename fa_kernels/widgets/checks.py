@@ -1,0 +1,145 @@
+"""Claim, then check: one call that puts predicted beside counted bytes, with the ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from fa_kernels.device import device as find_device
+from fa_kernels.figures.point import Point
+from fa_kernels.figures.recorded import RecordedRuns
+from fa_kernels.session import Session, current
+from fa_kernels.traffic.counter import count_traffic
+from fa_kernels.units import traffic
+from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.controls import checked_settings
+from fa_kernels.widgets.explorer import default_device, point_of
+from fa_kernels.widgets.text import labels
+
+#: Longer sequences keep NumPy busy for minutes.
+MAX_SEQLEN = 2048
+
+
+@dataclass(frozen=True)
+class TrafficLine:
+    """HBM bytes of one variant: both models, the NumPy count and the recorded in-kernel count."""
+
+    label: str
+    paper_bytes: int
+    launched_bytes: int
+    counted_bytes: int
+    kernel_bytes: int | None
+
+    @property
+    def ratio(self) -> float:
+        """Counted in the NumPy tiles over predicted: 1 when the model is right."""
+        return self.counted_bytes / self.launched_bytes
+
+    @property
+    def kernel_ratio(self) -> float | None:
+        """Counted in the kernel over predicted, or None where nothing was recorded."""
+        return None if self.kernel_bytes is None else self.kernel_bytes / self.launched_bytes
+
+
+@dataclass(frozen=True)
+class TrafficCheck:
+    """One line per variant, shown as a table."""
+
+    point: Point
+    lines: Mapping[str, TrafficLine]
+    run_id: str | None
+
+    @property
+    def ok(self) -> bool:
+        """True if all counts equal the `launched` model to the byte."""
+        return all(
+            line.counted_bytes == line.launched_bytes
+            and line.kernel_bytes in (None, line.launched_bytes)
+            for line in self.lines.values()
+        )
+
+    def cells(self) -> list[list[str]]:
+        """The table as text: a row of heads, then one row per variant."""
+        text = labels("check")
+        kernel = text["kernel"]
+        if self.run_id:
+            kernel = text["kernel_source"].format(run_id=self.run_id)
+        heads = ("variant", "paper", "launched", "counted", "ratio")
+        rows = [[*(str(text[name]) for name in heads), kernel, text["ratio_kernel"]]]
+        missing = text["not_recorded" if self.run_id else "no_run"]
+        for line in self.lines.values():
+            amounts = (line.paper_bytes, line.launched_bytes, line.counted_bytes)
+            row = [line.label, *(traffic(n) for n in amounts), f"{line.ratio:.6f}"]
+            if line.kernel_bytes is None:
+                rows.append([*row, missing, ""])
+            else:
+                rows.append([*row, traffic(line.kernel_bytes), f"{line.kernel_ratio:.6f}"])
+        return rows
+
+    def caption(self) -> str:
+        """The point that was checked, in words."""
+        tiling = self.point.tiling
+        return str(labels("check")["caption"]).format(
+            problem=self.point.problem.describe(),
+            sram=self.point.sram_kib,
+            tiles=f"{tiling.block_m} × {tiling.block_n}",
+        )
+
+    def __str__(self) -> str:
+        rows = self.cells()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join([self.caption(), *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body
+        )
+        return (
+            f'<table data-fa-table="check"><caption>{escape(self.caption())}</caption>'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+
+def check_traffic(
+    N: int = 512,
+    d: int = 64,
+    M_kib: int = 32,
+    *,
+    dtype: str = "fp16",
+    device: str | None = None,
+    session: Session | None = None,
+) -> TrafficCheck:
+    """Count the bytes of both algorithms in NumPy and hold them against the models.
+
+    Args:
+        N, d, M_kib, dtype: as `fa.explorer`; N at most 2048, because NumPy executes every tile.
+        device: slug of the GPU whose recorded run supplies the in-kernel counts.
+        session: what `fa.session` returned; default: the current one.
+
+    Raises:
+        ValueError: a bad value; value, limit and remedy.
+    """
+    used = session or current()
+    slug = device or default_device(used)
+    settings = checked_settings(N, d, M_kib, dtype, slug, "log")
+    if settings.N > MAX_SEQLEN:
+        text = labels("check")["too_long"]
+        raise ValueError(text.format(seqlen=settings.N, limit=MAX_SEQLEN))
+    point = point_of(settings)
+    run = RecordedRuns(used.run, used.root).on(find_device(slug))
+    lines = {}
+    for name, variant in VARIANTS.items():
+        row = run.row(name, point, "hbm_bytes") if run else None
+        recorded = None if row is None or row.median is None else round(row.median)
+        lines[name] = TrafficLine(
+            variant.label,
+            variant.paper(point.problem, point.tiling).total_bytes,
+            variant.launched(point.problem, point.tiling).total_bytes,
+            count_traffic(variant.reference, point.problem, point.tiling).total_bytes,
+            recorded,
+        )
+    return TrafficCheck(point, lines, run.run_id if run else None)

@@ -1,0 +1,180 @@
+"""The explorer's controls: knobs N, d, M; dtype, device, scale; presets and Reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ipywidgets
+
+from fa_kernels.device import device, list_devices
+from fa_kernels.figures.over_seqlen import SEQLENS
+from fa_kernels.figures.point import checked_head_dim, checked_seqlen, checked_sram_kib
+from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE
+from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.knob import Knob
+from fa_kernels.widgets.text import labels
+
+HEAD_DIMS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)
+SRAM_KIB = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+#: Name -> (N, d). Batch and heads follow the recorded grid, whatever the model's own are.
+PRESETS = {
+    "BERT 512": (512, 64),
+    "GPT-2 1K": (1024, 64),
+    "GPT-2 4K": (4096, 64),
+    "Path-X 16K": (16384, 64),
+    "Path-256 64K": (65536, 64),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the controls are set to, as `fa.explorer` takes it."""
+
+    N: int
+    d: int
+    M_kib: int
+    dtype: str
+    device: str
+    scale: str = "log"
+
+    def call(self) -> str:
+        """The call that opens the explorer in this state."""
+        return (
+            f'fa.explorer(N={self.N}, d={self.d}, M_kib={self.M_kib}, dtype="{self.dtype}", '
+            f'device="{self.device}", scale="{self.scale}")'
+        )
+
+
+def dtype_options() -> list[str]:
+    """Short names of the dtypes that every variant takes."""
+    return [
+        short
+        for short, name in reversed(DTYPE_FROM_SHORT.items())
+        if all(name in variant.dtypes for variant in VARIANTS.values())
+    ]
+
+
+def device_options() -> list[tuple[str, str]]:
+    """(name, slug) of every device whose sheet can be read."""
+    options = []
+    for slug in list_devices():
+        try:
+            options.append((device(slug).name.removeprefix("NVIDIA "), slug))
+        except ValueError:
+            continue  # choosing it would show the same sentence; the others must stay usable
+    return options
+
+
+class Controls(ipywidgets.VBox):
+    """All controls; `on_change(stamp)` is called once per change, with the knob's time stamp."""
+
+    def __init__(self, settings: Settings, on_change: Callable[[float], None]) -> None:
+        text = labels("explorer")
+        self._start, self._on_change, self._quiet = settings, on_change, False
+        self.seqlen = _knob(text, "seqlen", SEQLENS, settings.N, checked_seqlen)
+        self.head_dim = _knob(text, "head_dim", HEAD_DIMS, settings.d, checked_head_dim)
+        self.sram = _knob(text, "sram", SRAM_KIB, settings.M_kib, checked_sram_kib)
+        self.dtype = _dropdown(text["dtype"], dtype_options(), settings.dtype, "112px")
+        self.device = _dropdown(text["device"], device_options(), settings.device, "195px")
+        scales = [(text["scale_log"], "log"), (text["scale_linear"], "linear")]
+        self.scale = _dropdown(text["scale"], scales, settings.scale, "112px")
+        self.presets = [_button(name) for name in PRESETS]
+        self.reset = _button(text["reset"])
+        for button in self.presets:
+            button.on_click(lambda clicked: self.apply_preset(clicked.description))
+        self.reset.on_click(lambda clicked: self.apply(self._start))
+        for knob in self.knobs:
+            knob.observe(lambda change: self._changed(change.owner.stamp), "value")
+        for choice in (self.dtype, self.device, self.scale):
+            choice.observe(lambda change: self._changed(0.0), "value")
+        wrap = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
+        super().__init__(
+            [
+                ipywidgets.HBox(list(self.knobs), layout=wrap),
+                ipywidgets.HBox(
+                    [self.dtype, self.device, self.scale, *self.presets, self.reset], layout=wrap
+                ),
+            ]
+        )
+
+    @property
+    def knobs(self) -> tuple[Knob, Knob, Knob]:
+        """N, d and M."""
+        return self.seqlen, self.head_dim, self.sram
+
+    @property
+    def settings(self) -> Settings:
+        """What the controls are set to now."""
+        return Settings(
+            self.seqlen.value, self.head_dim.value, self.sram.value,
+            self.dtype.value, self.device.value, self.scale.value,
+        )  # fmt: skip
+
+    def apply(self, settings: Settings) -> None:
+        """Set all controls at once: one change, not six."""
+        self._quiet = True
+        try:
+            for knob, value in zip(
+                self.knobs, (settings.N, settings.d, settings.M_kib), strict=True
+            ):
+                knob.error, knob.value = "", value
+            self.dtype.value, self.device.value = settings.dtype, settings.device
+            self.scale.value = settings.scale
+        finally:
+            self._quiet = False
+        self._changed(0.0)
+
+    def apply_preset(self, name: str) -> None:
+        """Set N and d to a preset's; M, dtype, device and scale stay."""
+        now, (n, d) = self.settings, PRESETS[name]
+        self.apply(Settings(n, d, now.M_kib, now.dtype, now.device, now.scale))
+
+    def _changed(self, stamp: float) -> None:
+        if not self._quiet:
+            self._on_change(stamp)
+
+
+def _knob(
+    text: dict[str, Any], name: str, values: tuple[int, ...], value: int, check: Callable[..., int]
+) -> Knob:
+    return Knob(
+        check=check, label=text[name], description=text[f"{name}_description"],
+        unit=text[f"{name}_unit"], values=list(values), value=value,
+    )  # fmt: skip
+
+
+def _dropdown(label: str, options: list[Any], value: str, width: str) -> Any:
+    layout = ipywidgets.Layout(width=width)
+    style = {"description_width": "initial"}
+    return ipywidgets.Dropdown(
+        options=options, value=value, description=label, layout=layout, style=style
+    )
+
+
+def _button(text: str) -> Any:
+    button = ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
+    button.add_class("falab-compact")
+    return button
+
+
+def checked_settings(
+    N: object, d: object, M_kib: object, dtype: object, device_slug: object, scale: object
+) -> Settings:
+    """Arguments of `fa.explorer` as settings.
+
+    Raises:
+        ValueError: a value that no control can hold; value, limit and remedy.
+    """
+    from fa_kernels.problem import dtype_name
+
+    short = SHORT_DTYPE[dtype_name(dtype)]
+    if short not in dtype_options():
+        raise ValueError(f"dtype = {short} has no kernel yet: use one of {dtype_options()}.")
+    if scale not in ("log", "linear"):
+        raise ValueError(f"scale = {scale!r} is not known: use 'log' or 'linear'.")
+    slug = device(str(device_slug)).slug
+    return Settings(
+        checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib), short, slug, str(scale)
+    )

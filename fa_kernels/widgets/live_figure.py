@@ -1,0 +1,65 @@
+"""A live plotly figure: one synced spec, redrawn in place, light or dark, with alternative text."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from fa_kernels.figures.theme import DARK
+
+STATIC = Path(__file__).parent / "static"
+
+
+@cache
+def plotly_js() -> bytes:
+    """plotly.js from the installed plotly package, as UTF-8; nothing is fetched from a network."""
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs().encode()
+
+
+class LiveFigure(anywidget.AnyWidget):
+    """A plotly figure that follows its `spec`.
+
+    `spec` is {"data": [...], "layout": {...}} with the colours of `figures.theme` for a white page;
+    the page swaps them where it is dark. `alt` is read out by screen readers and shown until the
+    figure is there. `redraw_ms` is the time of the last redraw, from the arrival of the spec to
+    plotly's "afterplot"; `input_ms` from the movement of the knob that stamped `input_stamp`.
+    """
+
+    _esm = STATIC / "live_figure.js"
+    _css = STATIC / "lab.css"
+    spec = traitlets.Dict().tag(sync=True)
+    alt = traitlets.Unicode("").tag(sync=True)
+    dark_colours = traitlets.Dict(DARK).tag(sync=True)
+    input_stamp = traitlets.Float(0.0).tag(sync=True)
+    redraw_ms = traitlets.Float(0.0)
+    input_ms = traitlets.Float(0.0)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        #: The last 200 (redraw_ms, input_ms), oldest first.
+        self.timings: deque[tuple[float, float]] = deque(maxlen=200)
+        self.on_msg(_answer)
+
+    def show(self, spec: dict[str, Any], alt: str, input_stamp: float = 0.0) -> None:
+        """Put figure and alternative text on the page in one message."""
+        with self.hold_sync():
+            self.spec, self.alt, self.input_stamp = spec, alt, input_stamp
+
+
+def _answer(widget: LiveFigure, content: Any, buffers: Any) -> None:
+    """Answer a page: it asks for plotly.js once, and reports the time of each redraw."""
+    if not isinstance(content, dict):
+        return
+    if content.get("need") == "plotly.js":
+        widget.send({"have": "plotly.js"}, buffers=[plotly_js()])
+    elif "redraw_ms" in content:
+        redraw, since_input = float(content["redraw_ms"]), float(content.get("input_ms", 0.0))
+        widget.timings.append((redraw, since_input))
+        widget.redraw_ms, widget.input_ms = redraw, since_input

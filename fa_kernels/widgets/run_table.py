@@ -1,0 +1,88 @@
+"""The table under the Run button: predicted beside counted or measured, with the ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from fa_kernels.measure.records import Row
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.units import capacity, duration, significant, traffic
+from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.text import labels
+
+#: Metrics that get a line of their own; per-tensor bytes are in the totals.
+METRICS = ("hbm_bytes", "latency_ms", "extra_mem_bytes", "peak_mem_bytes")
+_FORMATS = {"hbm_bytes": traffic, "latency_ms": duration}
+
+
+def predicted(row: Row) -> float | None:
+    """What the models say about a row, in the row's unit; None where they say nothing."""
+    variant = VARIANTS.get(row.variant)
+    if variant is None or row.block_m is None or row.block_n is None:
+        return None
+    sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
+    problem = AttentionProblem(*sizes, row.dtype)
+    if row.metric == "hbm_bytes":
+        return variant.launched(problem, Tiling(row.block_m, row.block_n)).total_bytes
+    memory = variant.memory(problem)
+    return {"extra_mem_bytes": memory.extra_bytes, "peak_mem_bytes": memory.total_bytes}.get(
+        row.metric
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    text = labels("run")
+    show = _FORMATS.get(row.metric, capacity)
+    label = VARIANTS[row.variant].label if row.variant in VARIANTS else row.variant
+    said = predicted(row)
+    cells = [label, text["metrics"].get(row.metric, row.metric), "" if said is None else show(said)]
+    if row.median is None:
+        return [*cells, row.detail or row.status, "", ""]
+    spread = ""
+    if row.p20 is not None and row.p80 is not None and row.p20 != row.p80:
+        spread = f" ({show(row.p20)} to {show(row.p80)})"
+    ratio = f"{row.median / said:.4f}" if said else ""
+    error = "" if row.max_abs_err is None else f"{row.max_abs_err:.1e}"
+    return [*cells, show(row.median) + spread, ratio, error]
+
+
+def table(rows: Sequence[Row], source: str) -> str:
+    """HTML; empty while there are no rows. `source` says where the numbers come from."""
+    shown = [row for row in rows if row.metric in METRICS]
+    if not shown:
+        return ""
+    text = labels("run")
+    heads = ("variant", "quantity", "predicted", "measured", "ratio", "error")
+    head = "".join(f'<th scope="col">{escape(text[name])}</th>' for name in heads)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
+        for row in sorted(shown, key=_order)
+    )
+    row = shown[0]
+    sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
+    problem = AttentionProblem(*sizes, row.dtype).describe()
+    caption = text["caption"].format(problem=problem, tiles=f"{row.block_m} × {row.block_n}")
+    return (
+        f'<table class="falab-table" data-fa-table="run">'
+        f"<caption>{escape(source)}: {escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _order(row: Row) -> tuple[int, int]:
+    names = list(VARIANTS)
+    place = names.index(row.variant) if row.variant in names else len(names)
+    return place, METRICS.index(row.metric)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line of text for a screen reader: what was found so far."""
+    parts = []
+    for row in rows:
+        said = predicted(row)
+        if row.metric == "hbm_bytes" and row.median is not None and said:
+            ratio = significant(row.median / said, 4)
+            parts.append(f"{VARIANTS[row.variant].label}: counted / predicted = {ratio}")
+    return "; ".join(parts)

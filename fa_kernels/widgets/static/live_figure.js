@@ -1,0 +1,194 @@
+// One plotly figure. plotly.js arrives once per page, by custom message from the kernel.
+
+const HEX = /#[0-9A-F]{6}/g;
+
+function loadPlotly(model) {
+  if (window.Plotly?.react) return Promise.resolve(window.Plotly);
+  window.__faPlotly ??= new Promise((resolve, reject) => {
+    const give = setTimeout(() => {
+      window.__faPlotly = undefined; // the next figure asks again
+      reject(new Error("the kernel did not answer"));
+    }, 60000);
+    model.on("msg:custom", (content, buffers) => {
+      if (content?.have !== "plotly.js" || window.__faPlotlyLoaded) return;
+      clearTimeout(give);
+      run(new TextDecoder().decode(buffers[0]));
+      window.__faPlotlyLoaded = true;
+      resolve(window.Plotly);
+    });
+    model.send({ need: "plotly.js" });
+  });
+  return window.__faPlotly;
+}
+
+function run(code) {
+  // The bundle is UMD: with an AMD loader on the page it would register there instead of on window.
+  const define = window.define;
+  const script = document.createElement("script");
+  script.textContent = code;
+  try {
+    window.define = undefined;
+    document.head.append(script);
+  } finally {
+    window.define = define;
+    script.remove();
+  }
+}
+
+const isDark = () => document.body.dataset.jpThemeLight === "false";
+
+function cssColour(style, name, fallback) {
+  return style.getPropertyValue(name).trim() || fallback;
+}
+
+// Every font, and what is measured in lines of text, grows with the page's own text.
+function scaleText(node, factor, key = "") {
+  if (Array.isArray(node)) node.forEach((item) => scaleText(item, factor, key));
+  else if (node && typeof node === "object") {
+    for (const [name, value] of Object.entries(node)) {
+      if ((/font$/.test(key) && name === "size") || name === "minsize") {
+        node[name] = Array.isArray(value) ? value.map((v) => v * factor) : value * factor;
+      } else scaleText(value, factor, name);
+    }
+  }
+}
+
+// What the page's theme says; reading it makes the browser lay out the page, so it is read once.
+function readTheme(el) {
+  const style = getComputedStyle(el);
+  const dark = isDark();
+  const px = parseFloat(style.getPropertyValue("--jp-content-font-size1")) || 14;
+  return {
+    dark,
+    paper: cssColour(style, "--jp-layout-color0", dark ? "#111111" : "#FFFFFF"),
+    grid: cssColour(style, "--jp-border-color2", dark ? "#3A3A3A" : "#E3E3E3"),
+    factor: Math.max(1, px / 14),
+  };
+}
+
+function themed(spec, colours, theme, width) {
+  const { dark, paper, grid, factor } = theme;
+  let text = JSON.stringify({ data: spec.data ?? [], layout: spec.layout ?? {} });
+  if (dark) text = text.replace(HEX, (hex) => colours[hex] ?? hex);
+  const { data, layout } = JSON.parse(text);
+  layout.paper_bgcolor = paper;
+  for (const [name, value] of Object.entries(layout)) {
+    if (/^[xy]axis/.test(name)) value.gridcolor = grid;
+  }
+  if (factor > 1) {
+    scaleText(layout, factor);
+    scaleText(data, factor);
+    layout.height *= factor;
+    for (const side of Object.keys(layout.margin ?? {})) layout.margin[side] *= factor;
+  }
+  layout.width = width;
+  return { data, layout };
+}
+
+// Narrower than this the panels' words would collide: the figure scrolls sideways instead.
+const LEAST_WIDTH = 860;
+
+const CONFIG = {
+  displaylogo: false,
+  responsive: false,
+  modeBarButtonsToRemove: ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d",
+    "autoScale2d", "resetScale2d"],
+};
+
+async function render({ model, el }) {
+  el.classList.add("falab-live-figure");
+  el.dataset.faWidget = "live-figure";
+  el.dataset.faRedraws = "0";
+  el.setAttribute("role", "img");
+  const place = document.createElement("div");
+  place.className = "falab-live-figure-place";
+  el.append(place);
+
+  let Plotly = null;
+  let alive = true;
+  let drawing = false;
+  let again = false;
+  let reported = model.get("input_stamp"); // a page that is reloaded has seen no movement yet
+
+  const describe = () => {
+    el.setAttribute("aria-label", model.get("alt"));
+    if (!Plotly) place.textContent = model.get("alt");
+  };
+
+  let theme = null;
+  let width = 0; // of el, in px; 0 while it is out of sight
+
+  async function draw() {
+    if (!alive || !Plotly || width === 0) return;
+    if (drawing) {
+      again = true; // the newest spec wins, those between are not drawn
+      return;
+    }
+    drawing = true;
+    const start = performance.now();
+    const stamp = model.get("input_stamp");
+    try {
+      const { data, layout } = themed(
+        model.get("spec"), model.get("dark_colours"), (theme ??= readTheme(el)),
+        Math.max(width, LEAST_WIDTH));
+      await Plotly.react(place, data, layout, CONFIG);
+      const end = performance.now();
+      el.dataset.faRedraws = String(Number(el.dataset.faRedraws) + 1);
+      el.dataset.faRedrawMs = (end - start).toFixed(1);
+      const report = { redraw_ms: end - start, input_ms: 0 };
+      if (stamp && stamp !== reported) {
+        report.input_ms = performance.timeOrigin + end - stamp;
+        reported = stamp;
+        el.dataset.faInputMs = report.input_ms.toFixed(1);
+        model.send(report);
+      }
+    } finally {
+      drawing = false;
+    }
+    if (again) {
+      again = false;
+      draw();
+    }
+  }
+
+  describe();
+  model.on("change:alt", describe);
+  model.on("change:spec", draw);
+
+  const themeWatch = new MutationObserver(() => {
+    theme = null;
+    draw();
+  });
+  themeWatch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name"] });
+  const main = document.getElementById("main");
+  if (main) themeWatch.observe(main, { attributes: true, attributeFilter: ["class"] });
+  const sizeWatch = new ResizeObserver(() => {
+    if (el.clientWidth !== width) {
+      width = el.clientWidth;
+      draw();
+    }
+  });
+  sizeWatch.observe(el);
+
+  loadPlotly(model)
+    .then((loaded) => {
+      if (!alive) return;
+      Plotly = loaded;
+      place.textContent = "";
+      draw();
+    })
+    .catch((error) => {
+      place.textContent = `${model.get("alt")} (The figure could not be drawn: ${error.message}.)`;
+    });
+
+  return () => {
+    alive = false;
+    themeWatch.disconnect();
+    sizeWatch.disconnect();
+    model.off("change:alt", describe);
+    model.off("change:spec", draw);
+    if (Plotly) Plotly.purge(place);
+  };
+}
+
+export default { render };

@@ -1,0 +1,94 @@
+"""Lookups in a recorded run: exact matches only, and words for what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fa_kernels.device import Device, device
+from fa_kernels.figures.point import Point
+from fa_kernels.figures.recorded import RecordedRun, RecordedRuns, recorded_on
+from fa_kernels.measure.records import load_run
+from tests.figures.synthetic import RUN_ID, SEQLENS, write_run
+
+
+def at(h200: Device, n: object = 4096, d: int = 64, kib: int = 192) -> Point:
+    return Point.of(n, d, kib, "float16", h200)
+
+
+def test_a_row_is_found_by_its_tiles(run: RecordedRun, h200: Device) -> None:
+    row = run.row("flash_q_outer", at(h200), "latency_ms")
+    assert row is not None
+    assert (row.block_m, row.block_n, row.seqlen_q) == (64, 384, 4096)
+
+
+def test_peers_do_not_depend_on_the_budget(run: RecordedRun, h200: Device) -> None:
+    rows = [run.row("torch_flash", at(h200, kib=kib), "latency_ms") for kib in (16, 100, 192)]
+    assert rows[0] is not None
+    assert rows == [rows[0]] * 3
+
+
+def test_a_curve_is_what_was_recorded_and_no_more(run: RecordedRun, h200: Device) -> None:
+    curve = run.curve("flash_q_outer", at(h200), "latency_ms")
+    assert [row.seqlen_q for row in curve] == list(SEQLENS)
+
+
+def test_our_variants_come_first(run: RecordedRun, h200: Device) -> None:
+    names = run.names(at(h200), "latency_ms")
+    assert names[:2] == ["standard_tiled", "flash_q_outer"]
+    assert names[2:] == ["torch_eager", "torch_flash", "torch_cudnn"]
+
+
+@pytest.mark.parametrize(
+    ("d", "kib", "words"),
+    [
+        (64, 192, None),
+        (96, 192, "no run at d = 96; recorded: 32, 64, 128"),
+        (64, 100, "no run at M = 100 KiB; recorded: 16, 32, 64, 128, 192 KiB"),
+    ],
+)
+def test_what_is_missing_is_said(
+    run: RecordedRun, h200: Device, d: int, kib: int, words: str | None
+) -> None:
+    assert run.missing(at(h200, d=d, kib=kib)) == words
+
+
+def test_a_missing_dtype_is_said(tmp_path: Path, h200: Device) -> None:
+    write_run(tmp_path, dtypes=("float32",), head_dims=(64,), seqlens=(512,))
+    run = RecordedRun(load_run(RUN_ID, tmp_path))
+    assert run.missing(at(h200)) == "no run in fp16; recorded: fp32"
+
+
+def test_a_missing_length_is_said(run: RecordedRun, h200: Device) -> None:
+    assert run.missing_seqlen(at(h200)) is None
+    text = run.missing_seqlen(at(h200, n=3000))
+    assert text == "no run at N = 3000; recorded: powers of two from 128 to 65536"
+
+
+def test_devices_are_told_apart_by_their_full_name() -> None:
+    assert recorded_on("NVIDIA H200", device("h200"))
+    assert not recorded_on("NVIDIA H200 NVL", device("h200"))
+    assert recorded_on("Tesla T4", device("t4"))
+
+
+def test_runs_are_found_by_device(tmp_path: Path) -> None:
+    write_run(tmp_path, head_dims=(64,), seqlens=(512,))
+    other = "20260103-t4-synthetic"
+    write_run(tmp_path, other, "Tesla T4", head_dims=(64,), seqlens=(512,))
+    runs = RecordedRuns(load_run(RUN_ID, tmp_path), tmp_path)
+    found = {slug: runs.on(device(slug)) for slug in ("h200", "t4", "rtx-4090")}
+    assert found["h200"] is runs.first
+    assert found["t4"] is not None
+    assert found["t4"].run_id == other
+    assert found["rtx-4090"] is None
+
+
+def test_a_corrupt_run_hides_no_other(tmp_path: Path) -> None:
+    write_run(tmp_path, head_dims=(64,), seqlens=(512,))
+    broken = tmp_path / "20270101-h200-broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{", encoding="utf-8")
+    found = RecordedRuns(None, tmp_path).on(device("h200"))
+    assert found is not None
+    assert found.run_id == RUN_ID

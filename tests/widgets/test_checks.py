@@ -1,0 +1,49 @@
+"""Claim, then check: predicted, counted in NumPy and counted in the kernel, side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fa_kernels.session import Session
+from fa_kernels.widgets.checks import check_traffic
+from fa_kernels.widgets.story import story
+from tests.figures.synthetic import RUN_ID
+
+
+def test_recorded_point(recorded: Session) -> None:
+    check = check_traffic(256, 64, 32, session=recorded)
+    assert check.ok
+    assert [line.ratio for line in check.lines.values()] == [1.0, 1.0]
+    assert [line.kernel_ratio for line in check.lines.values()] == [1.0, 1.0]
+    assert RUN_ID in str(check)
+    assert RUN_ID in check._repr_html_()
+
+
+def test_point_that_was_not_recorded(recorded: Session) -> None:
+    check = check_traffic(113, 20, 16, dtype="fp32", session=recorded)
+    assert check.ok
+    assert "not recorded at this point" in str(check)
+
+
+def test_without_a_run(bare: Session) -> None:
+    check = check_traffic(64, 16, 16, session=bare)
+    assert check.ok
+    assert "no recorded run" in str(check)
+    assert str(check).splitlines()[0].startswith("HBM bytes of one forward pass: B = 256, H = 128")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"N": 65536}, "N = 65536 would keep NumPy busy"), ({"d": 0}, "d = 0 is out of range")],
+)
+def test_bad_values(bare: Session, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_traffic(session=bare, **options)
+
+
+def test_story_shows_the_run(recorded: Session, bare: Session) -> None:
+    assert "recorded: standard" in story(session=recorded).alt
+    assert "roofline of the model" in story(session=bare).alt
+    assert "M" not in story(M_kib=32, session=bare).spec["layout"]
