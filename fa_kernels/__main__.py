@@ -1,4 +1,4 @@
-"""`python -m fa_kernels doctor | verify | measure | compile-all`."""
+"""`python -m fa_kernels doctor | verify | measure | figures | compile-all`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
     measure.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
     measure.add_argument("--minutes", type=float, help="stop before this many minutes are over")
+    measure.add_argument("--ui", action="store_true", help="time redraws in a browser instead")
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     for name, kind in (("seqlens", int), ("head-dims", int), ("dtypes", str), ("sram-kib", int)):
         measure.add_argument(f"--{name}", type=kind, nargs="+", help="default: the explorer's grid")
     measure.add_argument("--peers", nargs="*", help="default: all that are installed")
+
+    figures = commands.add_parser("figures", help="redraw the README's picture and table")
+    figures.add_argument("--run", metavar="RUN_ID", help="default: the newest recorded run")
 
     compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
     compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
@@ -71,7 +75,20 @@ def _verify(args: argparse.Namespace) -> int:
     return 1 if any(tally.failures for tally in tallies.values()) else 0
 
 
+def _measure_ui() -> int:
+    from fa_kernels.measure.ui import measure_ui
+
+    try:
+        path = measure_ui()
+    except RuntimeError as error:
+        sys.exit(str(error))
+    print(f"wrote {path}")
+    return 0
+
+
 def _measure(args: argparse.Namespace) -> int:
+    if args.ui:
+        return _measure_ui()
     _refuse_without_gpu("measure")
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
@@ -92,10 +109,23 @@ def _measure(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compile_all(args: argparse.Namespace) -> int:
-    from fa_kernels.cuda.compile_all import compile_all
+def _figures(args: argparse.Namespace) -> int:
+    from fa_kernels.figures.readme import redraw
+    from fa_kernels.measure import records
 
-    return compile_all(verbose=args.verbose)
+    try:
+        written = redraw(args.run or next(iter(records.list_runs()), ""))
+    except (ValueError, RuntimeError) as error:
+        sys.exit(str(error))
+    for path in written:
+        print(f"wrote {path}")
+    return 0
+
+
+def _compile_all(args: argparse.Namespace) -> int:
+    from fa_kernels.measure.compile_all import compile_all
+
+    return int(compile_all(verbose=args.verbose) > 0)
 
 
 def _command_line() -> str:
@@ -109,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "doctor": _doctor,
         "verify": _verify,
         "measure": _measure,
+        "figures": _figures,
         "compile-all": _compile_all,
     }
     return handlers[args.command](args)
