@@ -16,20 +16,25 @@ def verified_archs() -> list[str]:
     return sorted(path.stem for path in VERIFIED_DIR.glob("sm_*.json"))
 
 
-def read_verified(arch: str) -> dict[str, Any]:
-    """The record of one architecture; an empty one if there is none.
+def read_verified(arch: str, root: Path | None = None) -> dict[str, Any]:
+    """The record of one architecture under `root`, by default data/verified; empty if none.
 
     Raises:
-        ValueError: the file is not valid JSON or lacks its "kernels" table; names file and remedy.
+        ValueError: the file is not valid JSON or its tables are not what `verify` writes; names
+            file and remedy.
     """
-    path = VERIFIED_DIR / f"{arch}.json"
+    path = (root or VERIFIED_DIR) / f"{arch}.json"
     if not path.exists():
         return {"kernels": {}, "pending": {}}
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record["kernels"], dict):
-            raise TypeError("'kernels' is not a table")
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        for table in (record["kernels"], record.setdefault("pending", {})):
+            if not isinstance(table, dict):
+                raise TypeError("'kernels' and 'pending' must be tables")
+        for name, entry in record["kernels"].items():
+            if not {"hash", "failures"} <= entry.keys():
+                raise KeyError(f"{name} lacks hash or failures")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # bad UTF-8, too
         raise ValueError(
             f"{path.name} is not a verification record ({error}): "
             "restore it with `git checkout data/verified` or run `make verify`."
@@ -38,14 +43,17 @@ def read_verified(arch: str) -> dict[str, Any]:
 
 
 def kernel_status(name: str, arch: str = "sm_90") -> str:
-    """One of verified, changed (since it was verified), pending: <reason>, never run."""
+    """One of verified, failed, changed (since it was run), pending: <reason>, never run."""
     record = read_verified(arch)
     entry = record["kernels"].get(name)
-    if entry and entry["hash"] == kernel_hash(name) and entry["failures"] == 0:
+    unchanged = entry is not None and entry["hash"] == kernel_hash(name)
+    if unchanged and entry["failures"] == 0:
         return "verified"
-    if name in record.get("pending", {}):
+    if name in record["pending"]:
         return f"pending: {record['pending'][name]}"
-    return "changed" if entry else "never run"
+    if entry is None:
+        return "never run"
+    return "failed" if unchanged else "changed"
 
 
 def unverified() -> dict[str, str]:

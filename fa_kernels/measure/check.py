@@ -38,7 +38,8 @@ class Check:
     @property
     def ok(self) -> bool:
         """True if both errors are finite and within their limits."""
-        return bool(self.out_err <= self.out_limit and self.lse_err <= self.lse_limit)
+        finite = math.isfinite(self.out_err) and math.isfinite(self.lse_err)
+        return finite and self.out_err <= self.out_limit and self.lse_err <= self.lse_limit
 
 
 def sample_rows(problem: AttentionProblem, seed: int = 0) -> np.ndarray:

@@ -116,7 +116,10 @@ def _kernels() -> Finding:
     from fa_kernels.cuda.compile import kernel_names
     from fa_kernels.cuda.verified import unverified
 
-    pending = unverified()
+    try:
+        pending = unverified()
+    except ValueError as error:  # a corrupt record; the sentence names file and remedy
+        return Finding("Verified kernels", "none", str(error), "as said above")
     names = ", ".join(name for name in kernel_names() if name not in pending) or "none"
     if pending:
         listed = "; ".join(f"{name}: {why}" for name, why in pending.items())

@@ -155,6 +155,8 @@ def _read_rows(path: Path) -> Iterable[Row]:
 
 def _parse_row(raw: Mapping[str, Any], where: str) -> Row:
     values: dict[str, Any] = {}
+    if len(raw) > len(COLUMNS):  # csv keeps what is left over under the key None
+        raise RecordError(f"{where}: more cells than columns; {_REMEDY}.")
     for column in COLUMNS:
         name = "pass_" if column == "pass" else column
         try:
@@ -196,6 +198,9 @@ def row_fault(row: Row) -> str | None:
     unit = UNITS.get(row.metric, "B" if row.metric.startswith("hbm_") else None)
     if unit is None or row.unit != unit:
         return f"metric {row.metric!r} with unit {row.unit!r} is not known"
+    for number in (row.p20, row.median, row.p80, row.max_abs_err):
+        if number is not None and not math.isfinite(number):
+            return f"{number} is not a finite number"
     if row.status == "ok":
         if row.median is None or row.median < 0:
             return "status is ok but there is no median"

@@ -24,13 +24,25 @@ from fa_kernels.variants import VARIANTS
 
 @dataclass(frozen=True)
 class Grid:
-    """What a sweep covers; the defaults are the grid the explorer shows."""
+    """What a sweep covers; the defaults are the grid the explorer shows.
+
+    Raises:
+        ValueError: a size, dtype, M or peer that cannot be measured, before a run is started.
+    """
 
     seqlens: tuple[int, ...] = tuple(2**e for e in range(7, 17))
     head_dims: tuple[int, ...] = (32, 64, 128)
     dtypes: tuple[str, ...] = ("float16", "float32")
     sram_kib: tuple[int, ...] = (16, 32, 64, 128, 192)
     peers: tuple[str, ...] = tuple(BASELINES)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.peers if name not in BASELINES]
+        if unknown:
+            raise ValueError(f"peers {unknown} are not known: name any of {', '.join(BASELINES)}.")
+        for problem in self.problems():
+            for kib in self.sram_kib:
+                Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
 
     def problems(self) -> Iterator[AttentionProblem]:
         """In order of growing N, so that a latency estimate comes from the point before."""

@@ -178,7 +178,14 @@ def precompile(selected: Sequence[Variant], wanted: Sequence[Case], threads: int
 def verify(
     names: Sequence[str] | None = None, say: Callable[[str], None] = print
 ) -> dict[str, Tally]:
-    """Run every case on every (or the named) variants on the current GPU."""
+    """Run every case on every (or the named) variants on the current GPU.
+
+    Raises:
+        ValueError: a name that is no variant's; the message lists those there are.
+    """
+    unknown = [name for name in names or () if name not in VARIANTS]
+    if unknown:
+        raise ValueError(f"variants {unknown} are not known: name any of {', '.join(VARIANTS)}.")
     import cupy
 
     selected = [VARIANTS[name] for name in names or VARIANTS]
@@ -232,7 +239,7 @@ def _note_errors(
 def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIED_DIR) -> Path:
     """Record tallies in <root>/<arch>.json; entries of other kernels stay as they are."""
     arch = current_arch()
-    record = read_verified(arch)
+    record = read_verified(arch, root)  # other kernels keep the entries of that folder
     about = describe_run(command, "")
     kernels = dict(record["kernels"])
     for kernel, tally in tallies.items():

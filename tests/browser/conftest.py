@@ -45,19 +45,24 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    """JupyterLab on a copy of notebooks/: running and saving must not touch the checkout."""
+    """JupyterLab on a folder of its own: running and saving must not touch the checkout."""
     home = tmp_path_factory.mktemp("lab")
-    shutil.copytree(ROOT / "notebooks", home / "notebooks")
+    (home / "notebooks").mkdir()
     with running_lab(home / "notebooks", home) as server:
         yield server
 
 
 @pytest.fixture
 def lab(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
-    """A fresh page. What goes wrong on it fails the test, even where the test did not look."""
+    """A fresh page on a fresh copy of notebooks/: one that a test saved holds stale widgets.
+
+    What goes wrong on the page fails the test, even where the test did not look.
+    """
+    shutil.copytree(ROOT / "notebooks", lab_server.folder, dirs_exist_ok=True)
     context = browser.new_context(viewport=VIEWPORT)  # type: ignore[arg-type]
     context.set_default_timeout(30_000)
     lab = LabPage(context.new_page(), lab_server)
     yield lab
     context.close()
+    lab_server.stop_kernels()
     lab.check_clean()

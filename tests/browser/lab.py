@@ -50,6 +50,10 @@ SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 
+#: The notebook in front, and the part of it that scrolls.
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+SCROLLED = f"{PANEL} .jp-WindowedPanel-outer"
+
 START_SECONDS = 60
 #: A notebook may run 20 s on a laptop, and CI is slower than a laptop.
 RUN_SECONDS = 120
@@ -68,6 +72,20 @@ class LabServer:
     url: str
     token: str
     folder: Path
+
+    def stop_kernels(self) -> None:
+        """End every kernel: they would outlive the page that started them and fill the memory."""
+        for session in json.loads(self._api("GET", "sessions")):
+            self._api("DELETE", f"sessions/{session['id']}")
+
+    def _api(self, method: str, path: str) -> bytes:
+        request = urllib.request.Request(
+            f"{self.url}/api/{path}",
+            method=method,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return bytes(answer.read())
 
     def page_url(self, notebook: str) -> str:
         return f"{self.url}/lab/tree/{quote(notebook)}?token={self.token}&reset"
@@ -202,10 +220,8 @@ class LabPage:
             }""",
             timeout=RUN_SECONDS * 1000,
         )
-        self.page.locator(
-            ".jp-NotebookPanel:not(.lm-mod-hidden) "
-            ".jp-Notebook-ExecutionIndicator[data-status=idle]"
-        ).wait_for(state="attached", timeout=RUN_SECONDS * 1000)
+        indicator = f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]"
+        self.page.locator(indicator).wait_for(state="attached", timeout=RUN_SECONDS * 1000)
         self.wait_for_splash()
 
     def wait_for_splash(self) -> None:
@@ -254,6 +270,31 @@ class LabPage:
         )
         return found
 
+    def scroll_through(self) -> Iterator[None]:
+        """From top to bottom, as a reader does; JupyterLab renders only what is near the eye."""
+        panel = self.page.locator(SCROLLED)
+        panel.evaluate("node => { node.scrollTop = 0 }")
+        at_end = False
+        while not at_end:
+            self.page.wait_for_timeout(300)  # outputs appear, and heights change with them
+            yield
+            at_end = panel.evaluate(
+                """node => {
+                    const before = node.scrollTop;
+                    node.scrollTop += 0.7 * node.clientHeight;
+                    return node.scrollTop === before;
+                }"""
+            )
+
+    def show(self, selector: str) -> None:
+        """Scroll until the first element that matches is on screen."""
+        found = self.page.locator(selector).first
+        for _ in self.scroll_through():
+            if found.count():
+                found.scroll_into_view_if_needed()
+                return
+        raise AssertionError(f"nothing in this notebook matches {selector}")
+
     def press(self, selector: str, *keys: str) -> None:
         """Bring a control into sight, give it the focus and press keys on it."""
         control = self.page.locator(selector).first
@@ -261,6 +302,15 @@ class LabPage:
         control.focus()
         for key in keys:
             self.page.keyboard.press(key)
+
+    def type_into(self, selector: str, text: str) -> None:
+        """Replace a text field's content key by key, and press Enter.
+
+        Not Playwright's fill: a value set by a script brings no "change" event on Enter.
+        """
+        self.press(selector, "ControlOrMeta+a", "Delete")
+        self.page.keyboard.type(text)
+        self.page.keyboard.press("Enter")
 
     def save(self) -> None:
         self.command("docmanager:save")
@@ -278,7 +328,8 @@ class LabPage:
         self.wait_for_splash()
 
     def screenshot(self, name: str) -> None:
-        """Keep a picture for a person to look at, where SCREENSHOT_DIR names a folder."""
+        """Keep pictures to look at, one per screenful, where SCREENSHOT_DIR names a folder."""
         if folder := os.environ.get("SCREENSHOT_DIR"):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
+            for number, _ in enumerate(self.scroll_through(), 1):
+                self.page.screenshot(path=str(Path(folder) / f"{name}-{number}.png"))

@@ -1,6 +1,8 @@
-"""Every committed run reads back, and its counted bytes and memory are those of the models."""
+"""The runs in data/measured: valid, and their counted bytes and memory are those of the models."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,51 +11,79 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
 
-every_run = pytest.mark.parametrize("run_id", list_runs())
+each_run = pytest.mark.parametrize("run", list_runs(), indirect=True)
 
 
-def predicted(row: Row) -> int | None:
-    """What the models say of one row of ours, in bytes; None for a latency."""
-    problem = AttentionProblem(
-        row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
-    )
-    variant = VARIANTS[row.variant]
-    assert row.block_m is not None
-    assert row.block_n is not None
-    traffic = variant.launched(problem, Tiling(row.block_m, row.block_n))
-    if row.metric == "hbm_bytes":
-        return traffic.total_bytes
-    if row.metric.startswith("hbm_"):
-        return traffic.of(row.metric.removeprefix("hbm_").removesuffix("_bytes"))
-    memory = variant.memory(problem)
-    return {"extra_mem_bytes": memory.extra_bytes, "peak_mem_bytes": memory.total_bytes}.get(
-        row.metric
-    )
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    return load_run(request.param)
 
 
-def ours(run: Run) -> list[Row]:
-    return [row for row in run.select(provider="fa_kernels", status="ok") if row.causal == "none"]
+def ours(run: Run, **wanted: str) -> Iterator[tuple[Row, AttentionProblem, Tiling]]:
+    for row in run.select(provider="fa_kernels", status="ok", **wanted):
+        assert row.block_m is not None and row.block_n is not None
+        causal = None if row.causal == "none" else row.causal
+        yield (
+            row,
+            AttentionProblem(
+                row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype, causal
+            ),
+            Tiling(row.block_m, row.block_n),
+        )
 
 
-def test_there_is_a_run() -> None:
-    assert list_runs()
+def test_there_is_a_run_to_show_without_a_gpu() -> None:
+    assert list_runs(), "restore data/measured with `git checkout data/measured`"
 
 
-@every_run
-def test_counted_bytes_and_measured_memory_are_the_predicted_ones(run_id: str) -> None:
-    checked = 0
-    for row in ours(load_run(run_id)):
-        want = predicted(row)
-        if want is not None:
-            assert row.median == want, row
-            checked += 1
-    assert checked
+@each_run
+def test_counted_bytes_are_the_launched_model(run: Run) -> None:
+    """Counted in the kernels on the GPU = modelled, to the byte, at every recorded point."""
+    rows = list(ours(run, metric="hbm_bytes"))
+    for row, problem, tiling in rows:
+        model = VARIANTS[row.variant].launched(problem, tiling).total_bytes
+        assert row.median == model, f"{row.variant} {problem.describe()} {tiling}"
+    assert rows
 
 
-@every_run
-def test_every_timing_names_its_error_and_its_checked_rows(run_id: str) -> None:
-    run = load_run(run_id)
-    timed = run.select(metric="latency_ms", status="ok")
-    assert timed
-    assert all(row.n >= 3 and row.max_abs_err is not None for row in timed)
-    assert not run.select(status="failed")
+@each_run
+def test_tensors_add_up_to_the_total(run: Run) -> None:
+    for tensor in ("q", "k", "v", "s", "p", "out", "lse"):
+        for row, problem, tiling in ours(run, metric=f"hbm_{tensor}_bytes"):
+            assert row.median == VARIANTS[row.variant].launched(problem, tiling).of(tensor)
+
+
+@each_run
+def test_peak_memory_is_what_was_predicted(run: Run) -> None:
+    for row, problem, _ in ours(run, metric="extra_mem_bytes"):
+        assert row.median == VARIANTS[row.variant].memory(problem).extra_bytes
+    for row, problem, _ in ours(run, metric="peak_mem_bytes"):
+        assert row.median == VARIANTS[row.variant].memory(problem).total_bytes
+
+
+@each_run
+def test_every_timing_is_ordered_positive_and_checked(run: Run) -> None:
+    timings = run.select(metric="latency_ms", status="ok")
+    assert timings
+    for row in timings:
+        assert row.p20 is not None and row.median is not None and row.p80 is not None
+        assert 0 < row.p20 <= row.median <= row.p80, row
+        assert row.n >= 3 and row.max_abs_err is not None
+
+
+@each_run
+def test_what_was_not_measured_says_why(run: Run) -> None:
+    for row in run.rows:
+        if row.status != "ok":
+            assert len(row.detail.split()) >= 3, row
+    assert not run.select(status="failed", provider="fa_kernels")
+
+
+@each_run
+def test_no_point_is_recorded_twice(run: Run) -> None:
+    keys = [
+        (r.provider, r.variant, r.dtype, r.head_dim, r.seqlen_q, r.seqlen_k, r.causal, r.block_m,
+         r.block_n, r.metric, r.batch, r.nheads)
+        for r in run.rows
+    ]  # fmt: skip
+    assert len(keys) == len(set(keys))

@@ -1,0 +1,32 @@
+"""Every notebook in a real JupyterLab: runs, draws, and is quiet, in the light and in the dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import ROOT, LabPage
+
+FIGURE = "[data-fa-widget=live-figure]"
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_runs_and_draws_in_both_themes(lab: LabPage, name: str) -> None:
+    lab.open(name)
+    lab.run_all()
+    assert not lab.errors_in_cells()
+    seen = 0
+    for _ in lab.scroll_through():
+        for figure in lab.page.locator(FIGURE).all():
+            expect(figure.locator(".main-svg").first).to_be_attached()
+            expect(figure).to_have_attribute("role", "img")
+            expect(figure).not_to_have_attribute("aria-label", "")
+            seen += 1
+    assert seen, "a notebook of this suite has at least one live figure"
+    lab.screenshot(f"{Path(name).stem}-light")
+    lab.set_theme("JupyterLab Dark")
+    lab.screenshot(f"{Path(name).stem}-dark")
+    lab.set_theme("JupyterLab Light")

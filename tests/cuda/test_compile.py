@@ -1,0 +1,169 @@
+"""Sources with true line numbers, hashes that notice headers, NVRTC without a GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fa_kernels.cuda import compile as cuda_compile
+from fa_kernels.cuda.compile import (
+    KERNEL_DIR,
+    compile_report,
+    kernel_hash,
+    kernel_names,
+    kernel_source,
+    macro_options,
+)
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.variants import VARIANTS, Variant
+
+FLASH = "04_flash_q_outer"
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the kernel folder that a test may change; sources are cached, so forget them."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(KERNEL_DIR, folder)
+    monkeypatch.setattr(cuda_compile, "KERNEL_DIR", folder)
+    kernel_source.cache_clear()
+    yield folder
+    kernel_source.cache_clear()
+
+
+def change(path: Path, old: str, new: str) -> int:
+    """Replace the first `old` in a file; the number of the line it was in."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    kernel_source.cache_clear()
+    return text[: text.index(old)].count("\n") + 1
+
+
+def small_plan(variant: Variant) -> dict[str, int]:
+    return dict(variant.plan(AttentionProblem(1, 1, 64, 64, 20), Tiling(16, 16)).macros)
+
+
+def test_kernel_names_are_the_files_in_rung_order() -> None:
+    assert kernel_names() == sorted(kernel_names())
+    assert {f"{name}.cu" for name in kernel_names()} == {p.name for p in KERNEL_DIR.glob("*.cu")}
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_line_directives_lead_back_to_the_files(name: str) -> None:
+    """Every line of the pasted source is the line of the file that #line says it is."""
+    files = {
+        path.name: path.read_text(encoding="utf-8").split("\n") for path in KERNEL_DIR.iterdir()
+    }
+    seen: dict[str, set[int]] = {}
+    number, file = 0, ""
+    for line in kernel_source(name).splitlines():
+        directive = re.fullmatch(r'#line (\d+) "([\w.]+)"', line)
+        if directive:
+            number, file = int(directive[1]), directive[2]
+            continue
+        original = files[file][number - 1]
+        assert line == ("" if original == "#pragma once" else original), f"{file}:{number}"
+        assert number not in seen.setdefault(file, set()), f"{file}:{number} is there twice"
+        seen[file].add(number)
+        number += 1
+    include = re.compile(r'#include "')
+    for file, lines in seen.items():  # and every line is there, but for the includes themselves
+        missing = [text for n, text in enumerate(files[file], start=1) if n not in lines and text]
+        assert all(include.match(text) for text in missing), missing
+
+
+def test_a_header_is_pasted_once(kernels: Path) -> None:
+    change(kernels / "tile.cuh", "#pragma once", '#pragma once\n#include "io.cuh"')
+    assert kernel_source(FLASH).count("using i64 = long long;") == 1
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_the_hash_notices_every_file_a_kernel_is_made_of(name: str, kernels: Path) -> None:
+    before = kernel_hash(name)
+    assert re.fullmatch(r"[0-9a-f]{16}", before)
+    kernel_source.cache_clear()
+    assert kernel_hash(name) == before
+    for file in (f"{name}.cu", "io.cuh", "tile.cuh"):
+        change(kernels / file, "// ", "//  ")
+        after = kernel_hash(name)
+        assert after != before
+        before = after
+
+
+def test_the_hash_of_one_kernel_does_not_depend_on_another(kernels: Path) -> None:
+    before = kernel_hash(FLASH)
+    change(kernels / "02_standard_tiled.cu", "// ", "//  ")
+    assert kernel_hash(FLASH) == before
+
+
+def test_macros_are_options() -> None:
+    assert macro_options({"BLOCK_M": 64, "ALIGNED": 0}) == ("-DBLOCK_M=64", "-DALIGNED=0")
+    assert macro_options({}) == ()
+
+
+# -- NVRTC ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with CuPy")
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_kernels_compile_without_a_gpu(variant: Variant) -> None:
+    macros = small_plan(variant)
+    report = compile_report(variant.kernel, macros, "sm_90")
+    plan = variant.plan(AttentionProblem(1, 1, 64, 64, 20), Tiling(16, 16))
+    assert set(report.registers) == {step.entry for step in plan.steps}
+    assert all(16 <= count <= 255 for count in report.registers.values())
+    assert report.spill_bytes == 0 and report.seconds > 0
+    assert (report.kernel, report.arch, report.macros) == (variant.kernel, "sm_90", macros)
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_odd_tiles_pass_the_kernels_own_asserts(variant: Variant) -> None:
+    """Padded rows, fp32, counters on: the static_assert compares Python's bytes with C++'s."""
+    problem = AttentionProblem(1, 1, 203, 331, 63, "float32")
+    plan = variant.plan(problem, Tiling(17, 33), aligned=False, count_traffic=True)
+    assert compile_report(plan.kernel, plan.macros, "sm_90").registers
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("file", ["04_flash_q_outer.cu", "io.cuh", "tile.cuh"])
+def test_an_error_is_reported_at_its_own_file_and_line(file: str, kernels: Path) -> None:
+    path = kernels / file
+    lines = path.read_text(encoding="utf-8").split("\n")
+    number = next(n for n in range(len(lines) - 1, 0, -1) if lines[n] == "}" or lines[n] == "};")
+    lines.insert(number + 1, "int wrong = not_declared_anywhere;")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    kernel_source.cache_clear()
+    macros = small_plan(VARIANTS["flash_q_outer"])
+    with pytest.raises(RuntimeError, match=f"^{FLASH} does not compile for sm_90") as failure:
+        compile_report(FLASH, macros, "sm_90")
+    assert f"{file}({number + 2}): error: " in str(failure.value)
+    assert "not_declared_anywhere" in str(failure.value)
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize(
+    ("macro", "value", "sentence"),
+    [
+        ("SMEM_BYTES", 1, "SMEM_BYTES does not match the layout below: fix tiling.flash_smem"),
+        ("HEAD_DIM", 257, "head_dim must be in 1..256"),
+        ("IO_BITS", 8, "IO_BITS must be 16 (fp16) or 32 (fp32)"),
+        ("BLOCK_M", 4096, "the O tile does not fit in registers"),
+        ("THREADS", 48, "whole warps"),
+    ],
+)
+def test_a_wrong_macro_is_refused_by_the_kernel(macro: str, value: int, sentence: str) -> None:
+    macros = small_plan(VARIANTS["flash_q_outer"]) | {macro: value}
+    with pytest.raises(RuntimeError, match=re.escape(sentence)):
+        compile_report(FLASH, macros, "sm_90")

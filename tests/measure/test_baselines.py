@@ -1,0 +1,60 @@
+"""Peers compute the same problem: torch on the CPU stands in for torch on the GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.check import Truth
+from fa_kernels.problem import ITEMSIZE, AttentionProblem
+from tests.reference.problems import MASKS, random_inputs
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(sys.modules, "cupy", np)  # from_dlpack: tensors come back as NumPy arrays
+    return pytest.importorskip("torch")
+
+
+def test_the_registry_is_keyed_by_provider() -> None:
+    assert all(b.provider == name and b.summary for name, b in BASELINES.items())
+    assert {"torch_eager", "torch_flash", "torch_cudnn"} <= set(BASELINES)
+    assert all(set(b.dtypes) <= set(ITEMSIZE) for b in BASELINES.values())
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("causal", MASKS)
+@pytest.mark.parametrize("shape", [(33, 47), (47, 47)])
+def test_eager_is_attention(shape: tuple[int, int], causal: str | None) -> None:
+    problem = AttentionProblem(2, 3, *shape, 20, "float32", causal, softmax_scale=0.3)
+    inputs = random_inputs(problem, "float32")
+    out = BASELINES["torch_eager"].prepare(*inputs, problem)()
+    assert Truth(inputs, problem, xp=np).check(out).ok
+
+
+@pytest.mark.parametrize("causal", [None, "top_left", "bottom_right"])
+def test_sdpa_by_the_named_backend_is_attention(causal: str | None, torch: Any) -> None:
+    problem = AttentionProblem(2, 3, 47, 47, 32, "float32", causal, softmax_scale=0.3)
+    inputs = random_inputs(problem, "float32")
+    out = BASELINES["torch_flash"].prepare(*inputs, problem)()
+    assert Truth(inputs, problem, xp=np).check(out).ok
+
+
+def test_the_named_backend_is_the_one_that_runs(torch: Any) -> None:
+    """cuDNN has no CPU kernel: were another backend taken silently, this would give a result."""
+    problem = AttentionProblem(1, 1, 8, 8, 32, "float16")
+    call = BASELINES["torch_cudnn"].prepare(*random_inputs(problem, "float16"), problem)
+    with pytest.raises(RuntimeError):
+        call()
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("name", ["torch_flash", "torch_cudnn"])
+def test_a_causal_mask_that_torch_aligns_otherwise_is_refused(name: str) -> None:
+    problem = AttentionProblem(1, 1, 8, 9, 32, "float16", "bottom_right")
+    with pytest.raises(NotImplementedError, match="is_causal is top_left"):
+        BASELINES[name].prepare(*random_inputs(problem, "float16"), problem)

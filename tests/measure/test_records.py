@@ -1,0 +1,310 @@
+"""Runs on disk: what is written is read back, and every fault names file, line and remedy."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_kernels.measure import records
+from fa_kernels.measure.records import (
+    COLUMNS,
+    RUN_KEYS,
+    RecordError,
+    Row,
+    append_rows,
+    list_runs,
+    load_run,
+    row_fault,
+)
+from tests.measure.rows import REFUSED, ROW, RUN_ID, row, write_run
+from tests.reference.problems import bounded
+
+REMEDY = r"restore it with `git checkout data/measured`, or choose another run\.$"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """load_run remembers runs; a damaged copy must be read again."""
+    load_run.cache_clear()
+    yield
+    load_run.cache_clear()
+
+
+def refused(root: Path, run_id: str = RUN_ID) -> str:
+    load_run.cache_clear()
+    with pytest.raises(RecordError) as error:
+        load_run(run_id, root)
+    text = str(error.value)
+    assert re.search(REMEDY, text), text
+    return text
+
+
+def test_columns_are_the_published_ones() -> None:
+    assert ",".join(COLUMNS) == (
+        "provider,variant,pass,dtype,batch,nheads,nheads_kv,seqlen_q,seqlen_k,head_dim,causal,"
+        "dropout_p,density,block_m,block_n,metric,unit,p20,median,p80,n,status,detail,max_abs_err"
+    )
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    rows = [
+        ROW,
+        REFUSED,
+        row(block_m=None, block_n=None, provider="torch_flash", variant="sdpa"),
+        row(metric="hbm_q_bytes", unit="B", p20=10, median=10, p80=10, n=1),
+        row(detail='commas, "quotes"\nand a line', causal="bottom_right"),
+    ]
+    write_run(tmp_path, rows)
+    run = load_run(RUN_ID, tmp_path)
+    assert run.rows == tuple(rows)
+    assert (run.run_id, run.device) == (RUN_ID, "NVIDIA H200")
+
+
+def test_large_byte_counts_are_exact(tmp_path: Path) -> None:
+    nbytes = 2**45 + 1
+    write_run(tmp_path, [row(metric="hbm_bytes", unit="B", p20=nbytes, median=nbytes, p80=nbytes)])
+    assert load_run(RUN_ID, tmp_path).rows[0].median == nbytes
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+
+
+@given(texts, st.floats(0, 1e6), st.one_of(st.none(), st.integers(1, 4096)))
+@bounded
+def test_any_text_and_number_survives(detail: str, median: float, block: int | None) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        load_run.cache_clear()
+        write_run(Path(folder), [row(detail=detail, median=median, block_m=block)])
+        (back,) = load_run(RUN_ID, Path(folder)).rows
+    assert (back.detail, back.block_m) == (detail, block)
+    assert back.median == pytest.approx(median, rel=1e-5)
+
+
+def test_appending_keeps_what_is_there(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    before = (folder / "rows.csv").read_bytes()
+    append_rows(folder, [REFUSED])
+    assert (folder / "rows.csv").read_bytes().startswith(before)
+    assert load_run(RUN_ID, tmp_path).rows == (ROW, REFUSED)
+
+
+def test_a_refused_row_writes_nothing(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    before = (folder / "rows.csv").read_bytes()
+    with pytest.raises(RecordError, match="refusing to record .*not checked against float64"):
+        append_rows(folder, [REFUSED, row(max_abs_err=None)])
+    assert (folder / "rows.csv").read_bytes() == before
+
+
+def test_select_and_values(tmp_path: Path) -> None:
+    write_run(tmp_path, [ROW, row(seqlen_q=128), row(seqlen_q=256, block_m=None), REFUSED])
+    run = load_run(RUN_ID, tmp_path)
+    assert run.select(status="refused") == [REFUSED]
+    assert run.values("seqlen_q", status="ok") == [128, 256, 4096]
+    assert run.values("block_m") == [64]
+    assert run.select(provider="nobody") == [] == run.values("head_dim", provider="nobody")
+
+
+# -- rules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "good",
+    [ROW, REFUSED, row(median=0.0, p20=0.0, p80=0.0), row(metric="peak_mem_bytes", unit="B"),
+     row(metric="hbm_lse_bytes", unit="B", max_abs_err=None), row(pass_="decode")],
+)  # fmt: skip
+def test_good_rows_have_no_fault(good: Row) -> None:
+    assert row_fault(good) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"status": "fine"}, "status = 'fine' is not one of"),
+        ({"pass_": "forward"}, "pass = 'forward' is not one of"),
+        ({"dtype": "fp16"}, "dtype = 'fp16' is not one of"),
+        ({"metric": "speed"}, "metric 'speed' with unit 'ms' is not known"),
+        ({"unit": "s"}, "metric 'latency_ms' with unit 's' is not known"),
+        ({"metric": "hbm_bytes"}, "metric 'hbm_bytes' with unit 'ms'"),
+        ({"median": None}, "status is ok but there is no median"),
+        ({"median": -1.0}, "status is ok but there is no median"),
+        ({"max_abs_err": None}, "a timing without max_abs_err: it was not checked"),
+        ({"status": "failed"}, "status is 'failed' but there is a median"),
+        ({"median": math.nan}, "nan is not a finite number"),
+        ({"p80": math.inf}, "inf is not a finite number"),
+        ({"max_abs_err": math.nan}, "nan is not a finite number"),
+    ],
+)
+def test_a_bad_row_is_refused_in_words(changed: dict[str, Any], sentence: str) -> None:
+    fault = row_fault(row(**changed))
+    assert fault is not None and sentence in fault
+
+
+def test_a_row_that_cannot_be_read_is_never_written(tmp_path: Path) -> None:
+    """NaN in one row would make the whole append-only run unreadable for good."""
+    folder = write_run(tmp_path, [ROW])
+    with pytest.raises(RecordError, match="refusing to record"):
+        append_rows(folder, [row(median=math.nan)])
+    assert load_run(RUN_ID, tmp_path).rows == (ROW,)
+
+
+# -- damaged rows.csv -----------------------------------------------------------------------
+
+
+def spoil(root: Path, old: str, new: str) -> None:
+    path = root / RUN_ID / "rows.csv"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("fwd,float16", "fwd,float8", "line 2: dtype = 'float8' is not one of"),
+        (",4096,", ",many,", "line 2: seqlen_q = 'many' is not of type int"),
+        (",4096,", ",4096.5,", "line 2: seqlen_q = '4096.5' is not of type int"),
+        (",4096,", ",,", "line 2: seqlen_q = '' is not of type int"),
+        (",1.5,", ",nan,", "line 2: median = 'nan' is not of type float"),
+        (",1.5,", ",inf,", "line 2: median = 'inf' is not of type float"),
+        (",1.5,", ",fast,", "line 2: median = 'fast' is not of type float"),
+        (",1.5,", ",,", "line 2: status is ok but there is no median"),
+        (",ok,", ",good,", "line 2: status = 'good' is not one of"),
+        (",ok,", ",failed,", "line 2: status is 'failed' but there is a median"),
+        ("checked,0.000125", "checked,", "line 2: a timing without max_abs_err"),
+        ("checked,0.000125", "checked", "line 2: max_abs_err = None is not"),
+        ("checked,0.000125", "checked,0.000125,7", "line 2: more cells than columns"),
+        (",ms,", ",us,", "line 2: metric 'latency_ms' with unit 'us' is not known"),
+        ("provider,", "who,", "has other columns than provider, variant, pass"),
+        (",max_abs_err", "", "has other columns than"),
+        (",max_abs_err", ",max_abs_err,extra", "has other columns than"),
+        ("status,detail", "detail,status", "has other columns than"),
+    ],
+)
+def test_a_damaged_row_is_named_by_file_and_line(
+    tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    write_run(tmp_path, [ROW, REFUSED])
+    spoil(tmp_path, old, new)
+    text = refused(tmp_path)
+    assert f"{RUN_ID}/rows.csv" in text and fault in text
+
+
+def test_the_line_of_a_later_row_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, [ROW, row(detail="two\nlines"), row(batch=8)])
+    spoil(tmp_path, ",8,32,32,", ",-,32,32,")
+    assert "rows.csv line 5: batch = '-'" in refused(tmp_path)  # the second row takes two lines
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe\x00", b"PK\x03\x04 not a table", b"\n\n", b"provider\n"],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
+    folder = write_run(tmp_path, [ROW])
+    (folder / "rows.csv").write_bytes(content)
+    assert f"{RUN_ID}/rows.csv" in refused(tmp_path)
+
+
+def test_bytes_that_are_no_text_in_the_middle_are_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW] * 3)
+    with (folder / "rows.csv").open("ab") as file:
+        file.write(b"\xff\xff\n")
+    assert f"{RUN_ID}/rows.csv cannot be read" in refused(tmp_path)
+
+
+def test_a_cell_of_megabytes_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    with (folder / "rows.csv").open("a") as file:
+        file.write('"' + "x" * 200_000 + '"\n')
+    assert f"{RUN_ID}/rows.csv cannot be read" in refused(tmp_path)
+
+
+def test_a_run_without_rows_csv_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    (folder / "rows.csv").unlink()
+    assert f"{RUN_ID}/rows.csv cannot be read" in refused(tmp_path)
+
+
+# -- damaged run.json -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[]", "lacks all"),
+        (b"3", "lacks all"),
+        (b"{}", "lacks schema, run_id"),
+    ],
+)
+def test_a_damaged_run_json_is_refused(tmp_path: Path, content: bytes, fault: str) -> None:
+    folder = write_run(tmp_path, [ROW])
+    (folder / "run.json").write_bytes(content)
+    text = refused(tmp_path)
+    assert text.startswith(f"{RUN_ID}/run.json") and fault in text
+
+
+@pytest.mark.parametrize("key", RUN_KEYS)
+def test_a_run_must_say_everything_about_itself(tmp_path: Path, key: str) -> None:
+    folder = write_run(tmp_path, [ROW])
+    about = json.loads((folder / "run.json").read_text())
+    del about[key]
+    (folder / "run.json").write_text(json.dumps(about))
+    assert f"lacks {key};" in refused(tmp_path)
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, [ROW], schema=99)
+    assert "has schema 99, this version reads 1" in refused(tmp_path)
+
+
+def test_a_renamed_folder_is_noticed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    folder.rename(tmp_path / "20260102-h100-test")
+    assert f"calls itself '{RUN_ID}'" in refused(tmp_path, "20260102-h100-test")
+
+
+@pytest.mark.parametrize("run_id", ["latest", "20260102-H200-test", "2026-h200-a", "20260102-h200"])
+def test_run_ids_have_one_form(tmp_path: Path, run_id: str) -> None:
+    write_run(tmp_path, [ROW], run_id)
+    assert "calls itself" in refused(tmp_path, run_id)
+
+
+# -- which runs there are -------------------------------------------------------------------
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    for run_id in ("20260102-h200-a", "20260301-t4-a", "20251231-h200-b"):
+        write_run(tmp_path, [ROW], run_id)
+    (tmp_path / "not-a-run").mkdir()
+    (tmp_path / "a file").write_text("")
+    assert list_runs(tmp_path) == ["20260301-t4-a", "20260102-h200-a", "20251231-h200-b"]
+    assert list_runs(tmp_path / "nothing") == []
+
+
+def test_a_run_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    assert "no recorded run '20260102-h200-test' (recorded: none)" in refused(tmp_path)
+    write_run(tmp_path, [ROW], "20260301-t4-a")
+    assert "(recorded: 20260301-t4-a)" in refused(tmp_path)
+
+
+def test_the_default_folder_is_the_repositorys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MEASURED_DIR", tmp_path)
+    write_run(tmp_path, [ROW])
+    calls: list[Callable[[], Any]] = [list_runs, lambda: load_run(RUN_ID).run_id]
+    assert [call() for call in calls] == [[RUN_ID], RUN_ID]

@@ -1,0 +1,266 @@
+"""The recorded grid: which problems and contenders, estimates, and a run that can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure import records, sweep
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.point import Contender
+from fa_kernels.measure.records import RecordError, Row
+from fa_kernels.measure.sweep import Estimates, Grid, contenders, run_sweep, start_run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
+from tests.measure.rows import ROW, row, write_run
+
+SMALL = Grid((128, 256), (64,), ("float16",), (64,), ("torch_flash",))
+
+
+def test_the_default_grid_is_the_explorers() -> None:
+    problems = list(Grid().problems())
+    assert len(problems) == 2 * 3 * 10 == len(set(problems))
+    assert {p.seqlen_q for p in problems} == {2**e for e in range(7, 17)}
+    for p in problems:
+        assert p.nheads * p.head_dim == 2048 and p.seqlen_q == p.seqlen_k
+        assert p.batch == max(1, 16384 // p.seqlen_q) and p.causal is None
+
+
+def test_every_curve_starts_short_so_that_estimates_come_from_the_point_before() -> None:
+    order = [(p.dtype, p.head_dim, p.seqlen_q) for p in Grid().problems()]
+    for curve in {key[:2] for key in order}:
+        lengths = [n for dtype, d, n in order if (dtype, d) == curve]
+        assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"seqlens": (128, 0)}, "N = 0 is out of range: .*between 1 and"),
+        ({"seqlens": (10**9,)}, "N = 1000000000 is out of range"),
+        ({"head_dims": (257,)}, "d = 257 is out of range: .*between 1 and 256"),
+        ({"dtypes": ("float64",)}, "dtype = float64 is not supported"),
+        ({"sram_kib": (64, -1)}, "sram_bytes = -1024 is out of range"),
+        ({"peers": ("torch_flash", "fa9")}, r"peers \['fa9'\] are not known: name any of torch_e"),
+    ],
+)
+def test_a_grid_that_cannot_be_measured_is_refused(chosen: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Grid(**chosen)
+
+
+def test_contenders_are_every_tiling_once_and_the_peers() -> None:
+    problem = AttentionProblem.of_tokens(4096, 64)
+    grid = Grid(sram_kib=(16, 64, 192))
+    field = contenders(problem, grid)
+    ours = [c for c in field if c.provider == "fa_kernels"]
+    tilings = {Tiling.from_sram(kib * KIB, 64, "float16") for kib in grid.sram_kib}
+    assert {(c.variant, c.tiling) for c in ours} == {(n, t) for n in VARIANTS for t in tilings}
+    assert len(ours) == len(VARIANTS) * 3
+    assert [c.provider for c in field if c.tiling is None] == list(BASELINES)
+
+
+def test_budgets_that_give_the_same_clipped_tiles_are_measured_once() -> None:
+    problem = AttentionProblem.of_tokens(128, 64)  # 64, 128 and 192 KiB all reach 64 x 128
+    ours = [c for c in contenders(problem, Grid()) if c.provider == "fa_kernels"]
+    keys = [(c.variant, c.tiling) for c in ours]
+    assert len(keys) == len(set(keys)) < len(VARIANTS) * 5
+    assert all(c.tiling is not None and c.tiling.block_n <= 128 for c in ours)
+
+
+def test_workspace_is_predicted_for_every_contender() -> None:
+    problem = AttentionProblem.of_tokens(4096, 64)
+    scores = 2 * problem.heads * 4096 * 4096 * 2
+    need = {c.variant + c.provider: c.workspace_bytes for c in contenders(problem, Grid())}
+    assert need["standard_tiledfa_kernels"] == need["sdpatorch_eager"] == scores
+    assert need["flash_q_outerfa_kernels"] == need["sdpatorch_flash"] == 0
+
+
+# -- estimates ------------------------------------------------------------------------------
+
+
+def contender(tiling: Tiling | None, variant: str = "flash_q_outer") -> Contender:
+    nothing: Callable[..., Any] = lambda *a: None  # noqa: E731
+    return Contender("fa_kernels", variant, tiling, 0, nothing, nothing)
+
+
+def measured(n: int, ms: float, **changed: Any) -> Row:
+    p = AttentionProblem.of_tokens(n, 64)
+    return row(batch=p.batch, seqlen_q=n, seqlen_k=n, median=ms, p20=ms, p80=ms, **changed)
+
+
+def test_estimates_scale_with_flops() -> None:
+    estimates = Estimates([measured(16384, 10.0)])
+    same = contender(Tiling(64, 128))
+    assert estimates.of(AttentionProblem.of_tokens(16384, 64), same) == pytest.approx(10.0)
+    # Beyond 16384 tokens the batch stays 1: FLOPs grow with N^2.
+    assert estimates.of(AttentionProblem.of_tokens(65536, 64), same) == pytest.approx(160.0)
+    before, after = (AttentionProblem.of_tokens(n, 64) for n in (4096, 8192))
+    estimates = Estimates([measured(4096, 3.0)])
+    ratio = matmul_flops(after) / matmul_flops(before)
+    assert ratio == 2.0 and estimates.of(after, same) == pytest.approx(6.0)
+
+
+def test_estimates_come_from_the_same_contender_alone() -> None:
+    estimates = Estimates([measured(128, 1.0)])
+    problem = AttentionProblem.of_tokens(128, 64)
+    assert estimates.of(problem, contender(Tiling(64, 128))) == pytest.approx(1.0)
+    assert estimates.of(problem, contender(Tiling(64, 64))) is None
+    assert estimates.of(problem, contender(Tiling(64, 128), "standard_tiled")) is None
+    assert estimates.of(problem, contender(None)) is None
+    assert estimates.of(AttentionProblem.of_tokens(128, 32), contender(Tiling(64, 128))) is None
+    fp32 = AttentionProblem.of_tokens(128, 64, "float32")
+    assert estimates.of(fp32, contender(Tiling(64, 128))) is None
+
+
+def test_only_measured_latencies_teach() -> None:
+    problem = AttentionProblem.of_tokens(128, 64)
+    memory = measured(128, 9e9, metric="peak_mem_bytes", unit="B")
+    refused = replace(measured(128, 1.0), median=None, status="refused")
+    assert Estimates([memory, refused]).of(problem, contender(Tiling(64, 128))) is None
+    latest = Estimates([measured(128, 1.0), measured(256, 7.0)])
+    assert latest.of(AttentionProblem.of_tokens(256, 64), contender(Tiling(64, 128))) == 7.0
+
+
+# -- runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    records.load_run.cache_clear()
+    yield
+    records.load_run.cache_clear()
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an H200 would say about itself."""
+
+    def describe(command: str, method: str) -> dict[str, Any]:
+        about = dict.fromkeys(records.RUN_KEYS, "x") | {"schema": records.SCHEMA_VERSION}
+        return about | {"run_id": "20260102-h200-", "command": command, "method": method}
+
+    monkeypatch.setattr(sweep, "describe_run", describe)
+
+
+@pytest.mark.usefixtures("described")
+def test_a_new_run_is_valid_and_empty(tmp_path: Path) -> None:
+    folder = start_run("grid", "make measure", tmp_path, commit="abc")
+    run = records.load_run(folder.name, tmp_path)
+    assert (folder.name, run.rows) == ("20260102-h200-grid", ())
+    assert (run.about["command"], run.about["commit"]) == ("make measure", "abc")
+
+
+@pytest.mark.usefixtures("described")
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    folder = start_run("grid", "", tmp_path)
+    records.append_rows(folder, [ROW])
+    with pytest.raises(FileExistsError, match=r"append-only\. Continue it with --resume 20260102-"):
+        start_run("grid", "", tmp_path)
+    assert records.load_run(folder.name, tmp_path).rows == (ROW,)
+    assert start_run("grid", "", tmp_path, resume=folder.name) == folder
+    assert records.load_run(folder.name, tmp_path).rows == (ROW,)
+
+
+@pytest.mark.usefixtures("described")
+@pytest.mark.parametrize("label", ["", "Grid", "a b", "../x", "a--b", "-", "grid-"])
+def test_a_label_that_makes_no_run_id_is_refused(label: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"label = .*use lower-case letters, digits and single"):
+        start_run(label, "", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_resuming_a_damaged_run_is_refused_and_leaves_it_alone(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    (folder / "run.json").write_text("{")
+    with pytest.raises(RecordError, match=r"run\.json is not valid JSON"):
+        start_run("grid", "", tmp_path, resume=folder.name)
+    assert (folder / "run.json").read_text() == "{"
+
+
+class FakeGpu:
+    """Stands in for measure_problem: notes problems and estimates, gives one row for each."""
+
+    def __init__(self) -> None:
+        self.problems: list[AttentionProblem] = []
+        self.estimates: list[dict[str, float | None]] = []
+        self.fails_at: int | None = None
+
+    def __call__(
+        self, problem: AttentionProblem, field: Sequence[Contender], flush: Any
+    ) -> Iterator[Row]:
+        if len(self.problems) == self.fails_at:
+            raise KeyboardInterrupt
+        self.problems.append(problem)
+        self.estimates.append({c.label: c.estimate_ms for c in field})
+        tiling = Tiling.from_sram(64 * KIB, 64, "float16")
+        yield measured(
+            problem.seqlen_q, 1.0, nheads=problem.nheads, head_dim=problem.head_dim,
+            dtype=problem.dtype, block_m=tiling.block_m, block_n=tiling.block_n,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    fake = FakeGpu()
+    monkeypatch.setattr(sweep, "measure_problem", fake)
+    monkeypatch.setattr(sweep, "precompile", lambda *a: 7)
+    monkeypatch.setattr(sweep, "Flush", lambda: None)
+    return fake
+
+
+@pytest.mark.usefixtures("described")
+def test_a_sweep_measures_every_problem_and_learns_from_the_one_before(
+    gpu: FakeGpu, tmp_path: Path
+) -> None:
+    folder = start_run("grid", "", tmp_path)
+    said: list[str] = []
+    assert run_sweep(folder, SMALL, say=said.append)
+    assert gpu.problems == list(SMALL.problems())
+    assert all(estimate is None for estimate in gpu.estimates[0].values())
+    assert gpu.estimates[1]["fa_kernels flash_q_outer 64x128"] == pytest.approx(2.0)
+    records.load_run.cache_clear()
+    assert [r.seqlen_q for r in records.load_run(folder.name, tmp_path).rows] == [128, 256]
+    assert said[0] == "0 problems recorded, 2 to do" and "compiled 7 kernels" in said[1]
+    assert "flash_q_outer 1 ms" in said[-1]
+
+
+@pytest.mark.usefixtures("described")
+def test_an_interrupted_sweep_resumes_where_it_was(gpu: FakeGpu, tmp_path: Path) -> None:
+    folder = start_run("grid", "", tmp_path)
+    gpu.fails_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(folder, SMALL, say=lambda text: None)
+    gpu.fails_at = None
+    assert run_sweep(folder, SMALL, say=lambda text: None)
+    assert [p.seqlen_q for p in gpu.problems] == [128, 256]
+    assert gpu.estimates[1]["fa_kernels flash_q_outer 64x128"] is not None, "learned from disk"
+    assert run_sweep(folder, SMALL, say=lambda text: None)
+    assert len(gpu.problems) == 2, "nothing left to do"
+
+
+@pytest.mark.usefixtures("described")
+def test_a_deadline_stops_between_problems(gpu: FakeGpu, tmp_path: Path) -> None:
+    folder = start_run("grid", "", tmp_path)
+    said: list[str] = []
+    assert not run_sweep(folder, SMALL, deadline_s=0.0, say=said.append)
+    assert not gpu.problems and f"resume with {folder.name}" in said[-1]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_damaged_run_is_not_appended_to(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [ROW])
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"schema": 2}))
+    before = (folder / "rows.csv").read_bytes()
+    with pytest.raises(RecordError, match="has schema 2"):
+        run_sweep(folder, SMALL, say=lambda text: None)
+    assert (folder / "rows.csv").read_bytes() == before

@@ -1,0 +1,88 @@
+"""Percentiles, repetitions and interleaving; the clock itself is CUDA's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_kernels.measure import timing
+from fa_kernels.measure.timing import LONG_MS, repetitions, summarise, time_interleaved
+from tests.reference.problems import bounded
+
+
+def test_summary_by_hand() -> None:
+    assert summarise([5.0, 1.0, 4.0, 2.0, 3.0]) == timing.Latency(1.0, 3.0, 4.0, 5)
+    assert summarise([2.0, 1.0]) == timing.Latency(1.0, 1.5, 2.0, 2)
+    assert summarise([7.0]) == timing.Latency(7.0, 7.0, 7.0, 1)
+
+
+@given(st.lists(st.floats(0.001, 1e4), min_size=1, max_size=23))
+@bounded
+def test_percentiles_are_nearest_rank(samples: list[float]) -> None:
+    got = summarise(samples)
+    ordered, n = sorted(samples), len(samples)
+    assert got.p20 == ordered[math.ceil(Fraction(1, 5) * n) - 1]
+    assert got.p80 == ordered[math.ceil(Fraction(4, 5) * n) - 1]
+    assert ordered[0] <= got.p20 <= got.median <= got.p80 <= ordered[-1]
+    assert got.n == n
+
+
+@pytest.mark.parametrize(
+    ("ms", "n"), [(0.0, 20), (0.001, 20), (10.0, 20), (20.0, 10), (50.0, 4), (100.0, 3), (3e3, 3)]
+)
+def test_repetitions_fit_a_budget(ms: float, n: int) -> None:
+    assert repetitions(ms) == n
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every call takes the next number of milliseconds; the order of calls is kept."""
+    order: list[Any] = []
+
+    def time_once(call: Callable[[], Any], flush: Any) -> float:
+        order.append(call)
+        return float(len(order))
+
+    monkeypatch.setattr(timing, "time_once", time_once)
+    return order
+
+
+def calls(n: int) -> list[Callable[[], Any]]:
+    return [lambda: None for _ in range(n)]
+
+
+def test_calls_are_interleaved_round_by_round(clock: list[Any]) -> None:
+    a, b = calls(2)
+    first, second = time_interleaved([a, b], None, [50.0, 50.0])  # type: ignore[arg-type]
+    assert clock == [a, b] * 4
+    assert (first.n, second.n) == (4, 4)
+    assert first.median == 4.0 and second.median == 5.0  # 1 3 5 7 and 2 4 6 8
+
+
+def test_slow_calls_are_repeated_less_and_their_first_timing_counts(clock: list[Any]) -> None:
+    a, b = calls(2)
+    fast, slow = time_interleaved([a, b], None, [50.0, LONG_MS + 1])  # type: ignore[arg-type]
+    assert clock.count(a) == fast.n == 4
+    assert slow.n == 3 and clock.count(b) == 2
+    assert slow.p80 == LONG_MS + 1
+
+
+def test_cancelling_keeps_the_rounds_that_are_done(clock: list[Any]) -> None:
+    a, b = calls(2)
+    results = time_interleaved([a, b], None, [1.0, 1.0], lambda: len(clock) >= 6)  # type: ignore[arg-type]
+    assert [r.n for r in results] == [3, 3]
+
+
+def test_cancelling_at_once_still_times_every_call_once(clock: list[Any]) -> None:
+    results = time_interleaved(calls(3), None, [1.0] * 3, lambda: True)  # type: ignore[arg-type]
+    assert [r.n for r in results] == [1, 1, 1]
+
+
+def test_nothing_to_time(clock: list[Any]) -> None:
+    assert time_interleaved([], None, []) == [] == clock  # type: ignore[arg-type]

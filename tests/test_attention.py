@@ -1,0 +1,442 @@
+"""The front door: every wrong input is refused in words before anything is allocated or run."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fa_kernels as fa
+from fa_kernels.attention import AUTO_ORDER, attention, problem_of
+from fa_kernels.cuda import arrays
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling, default_tiling
+from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
+from tests.reference.problems import MASKS, SHAPES, Arrays, plain_attention, random_inputs
+
+#: `fa_kernels.attention` is the function: importing the package puts it under the module's name.
+front_door = importlib.import_module("fa_kernels.attention")
+
+
+def make(
+    batch: int = 2, nheads: int = 3, nq: int = 17, nk: int = 23, d: int = 20, dtype: str = "float32"
+) -> Arrays:
+    return random_inputs(AttentionProblem(batch, nheads, nq, nk, d), dtype)
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails the test if a refused call has allocated a result or run an algorithm."""
+
+    def reached(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("an algorithm was run or a result allocated")
+
+    for name, variant in VARIANTS.items():
+        monkeypatch.setitem(VARIANTS, name, replace(variant, reference=reached, run=reached))
+    for name in ("to_numpy", "like", "empty_result", "run_on_gpu"):
+        monkeypatch.setattr(arrays, name, reached)
+
+
+# -- results --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["auto", *VARIANTS])
+@pytest.mark.parametrize("causal", [False, True, "bottom_right", "top_left"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_out_and_lse_are_attention(
+    shape: tuple[int, int], causal: bool | str, variant: str
+) -> None:
+    q, k, v = make(1, 2, *shape)
+    out, lse = attention(q, k, v, variant=variant, causal=causal, return_lse=True)
+    want, want_lse = plain_attention(q, k, v, problem_of(q, k, v, causal=causal))
+    np.testing.assert_allclose(out, want, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_shapes_and_dtypes_of_the_results(variant: str, dtype: str) -> None:
+    q, k, v = make(dtype=dtype)
+    out, lse = attention(q, k, v, variant=variant, return_lse=True)
+    assert (type(out), out.shape, out.dtype) == (np.ndarray, q.shape, dtype)
+    assert (type(lse), lse.shape, lse.dtype) == (np.ndarray, q.shape[:3], np.float32)
+    alone = attention(q, k, v, variant=variant)
+    np.testing.assert_array_equal(alone, out)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("causal", MASKS)
+def test_torch_in_torch_out(dtype: str, causal: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    q, k, v = make(dtype=dtype)
+    tensors = [torch.from_numpy(x) for x in (q, k, v)]
+    out, lse = attention(*tensors, causal=causal or False, return_lse=True)
+    want, want_lse = attention(q, k, v, causal=causal or False, return_lse=True)
+    assert isinstance(out, torch.Tensor) and isinstance(lse, torch.Tensor)
+    assert (out.dtype, lse.dtype) == (tensors[0].dtype, torch.float32)
+    assert out.device.type == "cpu" and not out.requires_grad
+    np.testing.assert_array_equal(out.numpy(), want)
+    np.testing.assert_array_equal(lse.numpy(), want_lse)
+
+
+def strange_views(q: np.ndarray) -> dict[str, np.ndarray]:
+    """The values of `q` in other places of memory."""
+    backwards = np.ascontiguousarray(q[:, :, ::-1, ::-1])[:, :, ::-1, ::-1]
+    spaced = np.zeros((*q.shape[:3], 2 * q.shape[3]), q.dtype)[..., ::2]
+    shifted = np.zeros(q.size + 1, q.dtype)[1:].reshape(q.shape)
+    spaced[...] = shifted[...] = q
+    return {
+        "batch, seqlen, heads, d": np.ascontiguousarray(q.transpose(0, 2, 1, 3)).transpose(
+            0, 2, 1, 3
+        ),
+        "negative strides": backwards,
+        "every other element": spaced,
+        "Fortran order": np.asfortranarray(q),
+        "shifted by one element": shifted,
+        "big-endian": q.astype(q.dtype.newbyteorder(">")),
+        "read-only": np.frombuffer(q.tobytes(), q.dtype).reshape(q.shape),
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", strange_views(make()[0]))
+def test_strange_strides_give_the_same_result(name: str, variant: str) -> None:
+    q, k, v = make()
+    want, want_lse = attention(q, k, v, variant=variant, causal=True, return_lse=True)
+    views = [strange_views(x)[name] for x in (q, k, v)]
+    out, lse = attention(*views, variant=variant, causal=True, return_lse=True)
+    np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-6)
+
+
+def test_broadcast_heads_are_read_where_they_are() -> None:
+    q, k, v = make()
+    one_head = np.broadcast_to(k[:, :1], k.shape)
+    want = attention(q, np.ascontiguousarray(one_head), v)
+    np.testing.assert_allclose(attention(q, one_head, v), want, rtol=0, atol=1e-6)
+
+
+def test_torch_views_give_the_same_result() -> None:
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x) for x in make())
+    views = [x.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3) for x in (q, k, v)]
+    assert not views[0].is_contiguous()
+    torch.testing.assert_close(attention(*views), attention(q, k, v), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_inputs_are_never_modified(variant: str) -> None:
+    inputs = make(dtype="float16")
+    before = [x.copy() for x in inputs]
+    out = attention(*inputs, variant=variant, causal=True)
+    out[...] = 7.0  # nor does the result share their memory
+    for x, y in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_tiling_does_not_change_the_result(variant: str) -> None:
+    q, k, v = make()
+    want = attention(q, k, v, variant=variant)
+    for tiling in (Tiling(1, 1), Tiling(5, 16), Tiling(4096, 4096)):
+        out = attention(q, k, v, variant=variant, tiling=tiling)
+        np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
+
+
+def test_softmax_scale() -> None:
+    q, k, v = make()
+    out = attention(q, k, v, softmax_scale=0.0)
+    np.testing.assert_allclose(out, np.broadcast_to(v.mean(2, keepdims=True), q.shape), atol=1e-6)
+
+
+def test_overflow_and_nan_follow_the_inputs_silently() -> None:
+    q, k, v = make(dtype="float16")
+    q[0, 0, 0] = np.inf
+    q[0, 0, 1] = 6e4
+    k[0, 0, 0] = 6e4
+    for variant in VARIANTS:
+        out = attention(q, k, v, variant=variant)  # warnings are errors in this suite
+        assert np.isnan(out[0, 0, 0]).all() and np.isfinite(out[1]).all()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(("nq", "nk", "batch"), [(0, 5, 2), (5, 0, 2), (0, 0, 2), (5, 5, 0)])
+def test_zero_rows_give_zeros_and_minus_infinity(nq: int, nk: int, batch: int, kind: str) -> None:
+    """seqlen >= 0 is allowed: attending no key at all gives out 0, lse -inf."""
+    inputs: tuple[Any, ...] = make(batch, 3, nq, nk, dtype="float16")
+    if kind == "torch":
+        inputs = tuple(map(pytest.importorskip("torch").from_numpy, inputs))
+    out, lse = attention(*inputs, return_lse=True)
+    assert type(out) is type(lse) is type(inputs[0])
+    out, lse = np.asarray(out), np.asarray(lse)
+    assert out.shape == (batch, 3, nq, 20) and out.dtype == np.float16
+    assert lse.shape == (batch, 3, nq) and lse.dtype == np.float32
+    assert not out.any() and (lse == -np.inf).all()
+
+
+# -- refusals -------------------------------------------------------------------------------
+
+q, k, v = make()
+LONG_VIEW = np.broadcast_to(np.zeros((1, 1, 1, 1), np.float32), (1, 1, 10**9, 64))
+bf16 = q.astype(ml_dtypes.bfloat16)
+
+Call = Callable[[], Any]
+REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
+    "a list": (lambda: attention([1.0], k, v), TypeError, r"^q is a list: pass a NumPy"),
+    "None": (lambda: attention(q, None, v), TypeError, r"^k is a NoneType: pass a NumPy"),
+    "text": (lambda: attention(q, k, "v"), TypeError, r"^v is a str: pass a NumPy"),
+    "a number": (lambda: attention(1.0, k, v), TypeError, r"^q is a float: pass"),
+    "3 axes": (
+        lambda: attention(q[0], k, v), ValueError, r"^q has shape \(3, 17, 20\): .*Add axes",
+    ),
+    "5 axes": (lambda: attention(q, k[None], v), ValueError, r"^k has shape .*expected 4 axes"),
+    "a scalar array": (lambda: attention(np.float32(1), k, v), ValueError, r"^q has shape \(\)"),
+    "float64": (
+        lambda: attention(*(x.astype("f8") for x in (q, k, v))), ValueError,
+        r"^dtype = float64 is not supported: use one of float32, float16.*Cast",
+    ),
+    "integers": (
+        lambda: attention(*(x.astype("i4") for x in (q, k, v))), ValueError, r"dtype = int32",
+    ),
+    "complex": (
+        lambda: attention(*(x.astype("c8") for x in (q, k, v))), ValueError, r"dtype = complex64",
+    ),
+    "bf16": (
+        lambda: attention(bf16, bf16, bf16), NotImplementedError,
+        r"dtype = bfloat16 has no variant yet: cast q, k, v to float16 or float32",
+    ),
+    "bf16 for a named variant": (
+        lambda: attention(bf16, bf16, bf16, variant="flash_q_outer"), NotImplementedError,
+        r"variant = 'flash_q_outer' does not take bfloat16: cast q, k and v to one of float32",
+    ),
+    "mixed dtypes": (
+        lambda: attention(q, k.astype("f2"), v), ValueError,
+        r"different dtypes: .*'k': 'float16'.*Cast them to one",
+    ),
+    "other batch": (
+        lambda: attention(q[:1], k, v), ValueError,
+        r"shapes do not belong together: q \(1, 3, 17, 20\), k \(2, 3, 23, 20\)",
+    ),
+    "other head_dim": (lambda: attention(q[..., :19], k, v), ValueError, r"head_dim must be eq"),
+    "v unlike k": (lambda: attention(q, k, v[:, :, 1:]), ValueError, r"v must be shaped like k"),
+    "v with other d": (lambda: attention(q, k, v[..., 1:]), ValueError, r"v must be shaped like"),
+    "grouped heads": (
+        lambda: attention(q, k[:, :1], v[:, :1]), NotImplementedError,
+        r"k and v have 1 heads, q has 3: grouped-query attention is not there yet\. Repeat",
+    ),
+    "d = 0": (
+        lambda: attention(q[..., :0], k[..., :0], v[..., :0]), ValueError,
+        r"head_dim = 0 is out of range: it must be between 1 and 256\. \w",
+    ),
+    "d = 257": (
+        lambda: attention(*[np.zeros((1, 1, 2, 257), "f2")] * 3), ValueError,
+        r"head_dim = 257 is out of range: it must be between 1 and 256\. Split or pad",
+    ),
+    "no heads": (
+        lambda: attention(q[:, :0], k[:, :0], v[:, :0]), ValueError, r"nheads = 0 is out of range",
+    ),
+    "N = 10^9": (
+        lambda: attention(LONG_VIEW, LONG_VIEW, LONG_VIEW), ValueError,
+        r"seqlen_q = 1000000000 is out of range: .*16777216\. Shorten",
+    ),
+    "NaN scale": (
+        lambda: attention(q, k, v, softmax_scale=math.nan), ValueError,
+        r"softmax_scale = nan is not a finite number: pass None for 1/sqrt\(head_dim\) = 0\.2236",
+    ),
+    "text scale": (
+        lambda: attention(q, k, v, softmax_scale="big"),  # type: ignore[arg-type]
+        ValueError, r"softmax_scale = 'big' is not",
+    ),
+    "unknown causal": (
+        lambda: attention(q, k, v, causal="upper"), ValueError,
+        r"causal = 'upper' is not known: use False, True",
+    ),
+    "causal None": (
+        lambda: attention(q, k, v, causal=None), ValueError, r"causal = None",  # type: ignore[arg-type]
+    ),
+    "causal 1": (
+        lambda: attention(q, k, v, causal=1),  # type: ignore[arg-type]
+        ValueError, r"causal = 1 is not known",
+    ),
+    "unknown variant": (
+        lambda: attention(q, k, v, variant="flash"), ValueError,
+        r"variant = 'flash' is not known: use 'auto' or one of .*'flash_q_outer'",
+    ),
+    "variant None": (
+        lambda: attention(q, k, v, variant=None),  # type: ignore[arg-type]
+        ValueError, r"variant = None is not known",
+    ),
+    "unknown backend": (
+        lambda: attention(q, k, v, backend="tpu"), ValueError,
+        r"backend = 'tpu' is not known: use 'auto', 'cuda' or 'numpy'",
+    ),
+    "tiling as a tuple": (
+        lambda: attention(q, k, v, tiling=(64, 64)),  # type: ignore[arg-type]
+        TypeError, r"tiling = \(64, 64\) is not a Tiling: pass fa\.Tiling",
+    ),
+    "dropout": (
+        lambda: attention(q, k, v, dropout_p=0.1), NotImplementedError,
+        r"dropout_p = 0\.1 is not there yet: use 0\.0",
+    ),
+    "NaN dropout": (
+        lambda: attention(q, k, v, dropout_p=math.nan), NotImplementedError, r"dropout_p = nan",
+    ),
+    "text dropout": (
+        lambda: attention(q, k, v, dropout_p="0"),  # type: ignore[arg-type]
+        NotImplementedError, r"dropout_p = '0'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_in_words_before_anything_runs(what: str) -> None:
+    call, error, sentence = REFUSED[what]
+    with pytest.raises(error, match=sentence):
+        call()
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    ("option", "value", "remedy"),
+    [
+        ("window", (-1, 0), "causal=True"),
+        ("window", (None, None), "attend the whole sequence"),
+        ("mask", np.ones((17, 23), bool), "causal='top_left'"),
+        ("bias", np.zeros((17, 23)), "leave it None"),
+        ("block_mask", object(), "leave it None"),
+        ("seed", 0, "leave it None"),
+        ("dropout_keep", np.ones(1, bool), "leave it None"),
+        ("cu_seqlens_q", np.array([0, 17]), "once per sequence"),
+        ("cu_seqlens_k", np.array([0, 23]), "once per sequence"),
+    ],
+)
+def test_options_that_are_not_there_yet_say_so(option: str, value: Any, remedy: str) -> None:
+    with pytest.raises(NotImplementedError, match=rf"^{option} is not there yet: .*{remedy}"):
+        attention(q, k, v, **{option: value})
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("where", ["leaf", "result"])
+def test_a_tensor_that_requires_grad_is_not_detached_silently(where: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(x) for x in make()]
+    tensors[1].requires_grad_()
+    if where == "result":
+        tensors[1] = tensors[1] * 2
+    with pytest.raises(NotImplementedError, match=r"^k requires grad.*call it on k\.detach\(\)"):
+        attention(*tensors)
+
+
+def test_the_remedy_for_a_tensor_that_requires_grad_works() -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(x).requires_grad_() for x in make()]
+    assert attention(*(t.detach() for t in tensors)).shape == tensors[0].shape
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_mixed_kinds_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"different kinds or devices: .*'k': 'torch:cpu'.*Conv"):
+        attention(q, torch.from_numpy(k), v)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_torch_dtypes_and_devices_are_refused_in_words() -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(x) for x in make()]
+    with pytest.raises(NotImplementedError, match="bfloat16 has no variant yet: cast"):
+        attention(*(t.to(torch.bfloat16) for t in tensors))
+    with pytest.raises(ValueError, match="dtype = float64 is not supported"):
+        attention(*(t.double() for t in tensors))
+    with pytest.raises(ValueError, match=r"q lives on meta: move it to the CPU or a CUDA GPU"):
+        attention(*(t.to("meta") for t in tensors))
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_cuda_without_a_gpu_is_refused_with_the_remedy(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "available", lambda: False)
+    inputs: tuple[Any, ...] = make()
+    if kind == "torch":
+        inputs = tuple(map(pytest.importorskip("torch").from_numpy, inputs))
+    with pytest.raises(ValueError, match=r"backend = 'cuda' needs .*use 'auto' or 'numpy'"):
+        attention(*inputs, backend="cuda")
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_masked_arrays_are_not_taken_for_plain_ones() -> None:
+    """Their mask would be ignored without a word."""
+    masked = np.ma.masked_array(q, mask=q > 1.0)
+    with pytest.raises(TypeError, match=r"^q is a MaskedArray: pass"):
+        attention(masked, k, v)
+
+
+# -- "auto" ---------------------------------------------------------------------------------
+
+
+def test_auto_lists_every_variant() -> None:
+    assert sorted(AUTO_ORDER) == sorted(VARIANTS)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
+    """A GPU with 99 KiB per block that notes what it was asked to run and gives its inputs back."""
+    calls: list[tuple[Any, Tiling]] = []
+
+    def run_on_gpu(run: Any, q: Any, k: Any, v: Any, problem: Any, tiling: Tiling) -> Any:
+        calls.append((run, tiling))
+        return q, k
+
+    monkeypatch.setattr(arrays, "available", lambda: True)
+    monkeypatch.setattr(arrays, "run_on_gpu", run_on_gpu)
+    monkeypatch.setattr(front_door, "smem_limit_bytes", lambda: 99 * KIB)
+    return calls
+
+
+def test_auto_takes_the_first_variant_verified_on_a_gpu(
+    launched: list[tuple[Any, Tiling]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (VARIANTS[name] for name in AUTO_ORDER[:2])
+
+    def chosen(pending: dict[str, str], **options: Any) -> Any:
+        monkeypatch.setattr(front_door, "unverified", lambda: pending)
+        attention(q, k, v, backend="cuda", **options)
+        return launched[-1][0]
+
+    everything = {first.kernel: "changed", second.kernel: "never run"}
+    assert chosen({}) is first.run
+    assert chosen({first.kernel: "changed"}) is second.run
+    with pytest.raises(NotImplementedError, match=r"changed.*run `make verify`, or name a variant"):
+        chosen(everything)
+    assert chosen(everything, variant=first.name) is first.run
+    # The NumPy execution is the specification itself: no kernel has to be verified for it.
+    np.testing.assert_allclose(attention(q, k, v), attention(q, k, v, variant=first.name))
+
+
+def test_the_default_tiling_on_a_gpu_is_that_gpus(launched: list[tuple[Any, Tiling]]) -> None:
+    inputs = make(1, 1, 512, 512, 128, "float32")
+    attention(*inputs, variant="flash_q_outer", backend="cuda")
+    assert launched[-1][1] == default_tiling(128, 4, 99 * KIB) != default_tiling(128, 4)
+
+
+def test_tiles_are_clipped_to_the_sequences(launched: list[tuple[Any, Tiling]]) -> None:
+    attention(q, k, v, variant="flash_q_outer", backend="cuda", tiling=Tiling(64, 128))
+    assert launched[-1][1] == Tiling(32, 32)  # 17 query rows, 23 keys
+
+
+def test_the_package_offers_the_front_door() -> None:
+    assert fa.attention is attention
+    assert {"attention", "VARIANTS", "Tiling", "AttentionProblem"} <= set(fa.__all__)
+    assert set(fa.__all__) <= set(dir(fa))
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        fa.atention  # noqa: B018

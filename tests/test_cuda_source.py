@@ -1,0 +1,175 @@
+"""How the CUDA sources are written: headers, names, barriers, comments (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fa_kernels.cuda.compile import KERNEL_DIR
+
+KERNELS = sorted(KERNEL_DIR.glob("*.cu"))
+SOURCES = sorted([*KERNELS, *KERNEL_DIR.glob("*.cuh")])
+#: What a rung's header says, in this order, after its first sentence.
+FIELDS = (
+    "Source", "Tensors", "Launch", "SRAM", "HBM", "Numerics", "Architectures", "Changed from",
+    "Limits and verdict",
+)  # fmt: skip
+FIELD = re.compile(rf"^// ({'|'.join(FIELDS)})\b[^:]*:", re.MULTILINE)
+
+each_kernel = pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+each_source = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def header_of(path: Path) -> str:
+    """The comment block that opens a file."""
+    lines = lines_of(path)
+    end = next(i for i, line in enumerate(lines) if not line.startswith("//"))
+    return "\n".join(lines[:end]) + "\n"
+
+
+def code_of(path: Path) -> str:
+    """The file without comments, so that prose cannot trip a rule."""
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"//.*", "", text)
+
+
+def test_there_are_kernels_to_check() -> None:
+    assert {"02_standard_tiled.cu", "04_flash_q_outer.cu"} <= {path.name for path in KERNELS}
+
+
+@each_kernel
+def test_files_are_numbered_rungs(path: Path) -> None:
+    assert re.fullmatch(r"\d\d_[a-z0-9]+(_[a-z0-9]+)*", path.stem)
+
+
+@each_kernel
+def test_the_header_opens_with_one_sentence(path: Path) -> None:
+    first = header_of(path).split("\n//\n")[0].replace("\n// ", " ")
+    assert first.startswith("// ") and first.endswith(".")
+    assert not re.search(r"[.!?] [A-Z]", first), f"more than one sentence: {first}"
+
+
+@each_kernel
+def test_the_header_has_every_field_in_order(path: Path) -> None:
+    found = FIELD.findall(header_of(path))
+    expected = [f for f in FIELDS if f != "Changed from" or not path.stem.startswith("01_")]
+    assert [field for field in found if field in expected] == expected
+
+
+@each_kernel
+def test_no_field_of_the_header_is_empty(path: Path) -> None:
+    header = header_of(path)
+    starts = [match.end() for match in FIELD.finditer(header)]
+    stops = [*[match.start() for match in FIELD.finditer(header)][1:], len(header)]
+    for start, stop in zip(starts, stops, strict=True):
+        assert len(header[start:stop].split()) >= 3, header[start:stop]
+
+
+@each_kernel
+def test_the_rung_before_is_named_by_its_number(path: Path) -> None:
+    if path.stem.startswith("01_"):
+        return
+    before = re.search(r"^// Changed from (\d\d):", header_of(path), re.MULTILINE)
+    assert before is not None and before[1] < path.stem[:2]
+
+
+@each_source
+def test_lines_have_at_most_100_columns(path: Path) -> None:
+    wide = [n for n, line in enumerate(lines_of(path), start=1) if len(line) > 100]
+    assert not wide, f"{path.name}: lines {wide}"
+    untidy = [n for n, x in enumerate(lines_of(path), start=1) if "\t" in x or x != x.rstrip()]
+    assert not untidy, f"{path.name}: tabs or trailing blanks in lines {untidy}"
+
+
+@each_kernel
+def test_entries_are_named_after_the_file(path: Path) -> None:
+    stem = path.stem.split("_", 1)[1]
+    entries = re.findall(r'extern "C" __global__[^(]*\([^)]*\)\s+(\w+)\(', code_of(path))
+    assert entries
+    assert len(entries) == code_of(path).count("__global__"), "an entry without extern C or bounds"
+    assert entries == [stem] or all(entry.startswith(f"{stem}_") for entry in entries)
+
+
+@each_source
+def test_every_barrier_says_why(path: Path) -> None:
+    lines = lines_of(path)
+    for i, line in enumerate(lines):
+        code, _, comment = line.partition("//")
+        if "__syncthreads()" in code or "__syncwarp()" in code:
+            reason = comment or lines[i - 1].strip().partition("//")[2]
+            assert len(reason.split()) >= 3, f"{path.name}:{i + 1}: why is this barrier here?"
+
+
+@each_kernel
+def test_about_one_line_in_six_says_why(path: Path) -> None:
+    lines = [line for line in lines_of(path) if line.strip()]
+    comments = sum("//" in line for line in lines)
+    assert comments / len(lines) >= 1 / 6, f"{path.name}: {comments} of {len(lines)} lines"
+
+
+@each_kernel
+def test_pointers_into_shared_memory_end_in_smem_and_show_their_tile(path: Path) -> None:
+    """`float* s_smem = ...;  // [BLOCK_M, BLOCK_N]` for every part of the dynamic shared memory."""
+    carve = re.compile(r"\s+\w+\* (\w+) = (?:reinterpret_cast<\w+\*>\(\w*smem\b|\w+_smem \+)")
+    names = []
+    for n, line in enumerate(lines_of(path), start=1):
+        match = carve.match(line)
+        if match is None:
+            continue
+        names.append(match[1])
+        assert match[1].endswith("_smem"), f"{path.name}:{n}: {match[1]}"
+        # One row of S has no fixed tile: its length is known only at launch.
+        shown = re.search(r"// \[\w+(, \w+)*\]", line) or match[1] == "row_smem"
+        assert shown, f"{path.name}:{n}: which tile?"
+    assert len(names) >= 3
+
+
+@each_source
+def test_shared_and_register_tiles_carry_their_suffix(path: Path) -> None:
+    code = code_of(path)
+    shared = re.findall(r"__shared__[^;]*?\b(\w+)\[[^;]*;", code)
+    assert all(name == "smem" or name.endswith("_smem") for name in shared), shared
+    # Two-dimensional tiles and arrays of vectors held by one thread; `acc` is the paper's own word.
+    registers = re.findall(r"^\s+float (\w+)\[\w+\]\[\w+\]", code, re.MULTILINE)
+    registers += re.findall(r"^\s+(?:float4|Chunk) (\w+)\[\w+\]", code, re.MULTILINE)
+    assert all(name == "acc" or name.endswith("_rmem") for name in registers), registers
+
+
+@each_kernel
+def test_shared_memory_is_asserted_against_the_layout(path: Path) -> None:
+    """SMEM_BYTES comes from Python; only a static_assert shows that both mean the same layout."""
+    code = code_of(path)
+    used = set(re.findall(r"\b\w*SMEM_BYTES\b", header_of(path)))
+    asserted = set(re.findall(r"static_assert\((\w*SMEM_BYTES) ==", code))
+    assert asserted and asserted == used
+
+
+@each_source
+def test_tile_sizes_come_from_outside(path: Path) -> None:
+    defined = re.findall(r"^\s*#\s*define\s+(\w+)", code_of(path), re.MULTILINE)
+    sizes = re.compile(r"BLOCK|HEAD_DIM|THREADS|SMEM|ALIGNED|IO_BITS|COUNT_TRAFFIC$|WARPS|STAGES")
+    assert not [name for name in defined if sizes.search(name)], "use -D, so that lines stay true"
+    fixed = re.findall(r"constexpr int (BLOCK_M|BLOCK_N|HEAD_DIM|THREADS) =", code_of(path))
+    assert not fixed
+
+
+@each_source
+def test_nothing_is_included_that_nvrtc_lacks(path: Path) -> None:
+    """<mma.h> does not compile under NVRTC with the pip wheels: inline PTX instead."""
+    included = re.findall(r"^\s*#\s*include\s+(\S+)", code_of(path), re.MULTILINE)
+    assert "<mma.h>" not in included
+    own = [name for name in included if name.startswith('"')]
+    assert all((KERNEL_DIR / name.strip('"')).exists() for name in own)
+
+
+@each_source
+def test_offsets_into_global_memory_are_64_bit(path: Path) -> None:
+    """N = 65536 with many heads passes 2^31: strides and row offsets are i64."""
+    parameters = re.findall(r"\bint (\w*stride\w*)\b", code_of(path))
+    assert not parameters, f"32-bit strides: {parameters}"

@@ -1,0 +1,214 @@
+"""Every variant is exact attention: the same laws, over awkward shapes, head dims and masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fa_kernels.cuda.compile import KERNEL_DIR, kernel_names
+from fa_kernels.measure.check import Truth
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.reference.standard import attention_float64
+from fa_kernels.tiling import Tiling, default_tiling
+from fa_kernels.variants import VARIANTS, Variant, find_variant
+from tests.reference.problems import (
+    HEAD_DIMS,
+    LONG,
+    MASKS,
+    SHAPES,
+    allowed_pairs,
+    plain_attention,
+    random_inputs,
+)
+
+pytestmark = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+
+ODD_TILING = Tiling(16, 24)  # several tiles in both directions, the last ones partial
+
+
+@pytest.mark.parametrize("causal", MASKS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reference_is_exact_attention(
+    variant: Variant, shape: tuple[int, int], head_dim: int, causal: str | None
+) -> None:
+    problem = AttentionProblem(1, 2, *shape, head_dim, causal=causal)
+    q, k, v = random_inputs(problem)
+    out, lse = variant.reference(q, k, v, problem, ODD_TILING)
+    for want_out, want_lse in (
+        attention_float64(q, k, v, problem),
+        plain_attention(q, k, v, problem),
+    ):
+        np.testing.assert_allclose(out, want_out, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("causal", MASKS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("shape", [(113, 203), (203, 113), (239, 1)])
+def test_the_io_dtypes_keep_the_tolerance_rule(
+    variant: Variant, shape: tuple[int, int], head_dim: int, causal: str | None, dtype: str
+) -> None:
+    """At most twice the error of a plain run in the same dtype, plus one rounding unit."""
+    problem = AttentionProblem(1, 2, *shape, head_dim, dtype, causal)
+    inputs = random_inputs(problem, dtype)
+    out, lse = variant.reference(*inputs, problem, default_tiling(head_dim, problem.itemsize))
+    assert (out.dtype, lse.dtype) == (dtype, np.float32)
+    check = Truth(inputs, problem, xp=np, rows=np.arange(shape[0])).check(out, lse)
+    assert check.ok, check
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_long_shape_keeps_the_tolerance_rule(variant: Variant, dtype: str) -> None:
+    problem = AttentionProblem(1, 1, *LONG, 64, dtype, "bottom_right")
+    inputs = random_inputs(problem, dtype)
+    out, lse = variant.reference(*inputs, problem, Tiling(64, 64))
+    check = Truth(inputs, problem, xp=np).check(out, lse)
+    assert check.ok, check
+
+
+@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
+@pytest.mark.parametrize("shape", [(40, 40), (30, 50), (50, 30)])
+def test_changing_the_future_does_not_move_the_past(
+    variant: Variant, shape: tuple[int, int], causal: str
+) -> None:
+    problem = AttentionProblem(1, 1, *shape, 20, "float32", causal)
+    q, k, v = random_inputs(problem, "float32")
+    before = variant.reference(q, k, v, problem, ODD_TILING)
+    other = random_inputs(problem, "float32", seed=1)
+    allowed = allowed_pairs(problem)
+    for key in (1, shape[1] // 2, shape[1] - 1):
+        past = ~allowed[:, key:].any(axis=1)  # rows that attend no key from `key` on
+        assert past.any() or causal == "bottom_right"
+        future = [np.concatenate([x[:, :, :key], y[:, :, key:]], 2)
+                  for x, y in zip((k, v), other[1:], strict=True)]  # fmt: skip
+        after = variant.reference(q, *future, problem, ODD_TILING)
+        for x, y in zip(before, after, strict=True):
+            assert x[:, :, past].tobytes() == y[:, :, past].tobytes()
+            changed = ~past & allowed.any(axis=1)
+            assert (x[:, :, changed] != y[:, :, changed]).any() or not changed.any()
+
+
+def test_nan_keys_of_the_future_do_not_reach_the_past(variant: Variant) -> None:
+    problem = AttentionProblem(1, 1, 40, 40, 20, "float32", "bottom_right")
+    q, k, v = random_inputs(problem, "float32")
+    before, _ = variant.reference(q, k, v, problem, ODD_TILING)
+    k[:, :, 30] = np.nan
+    with np.errstate(invalid="ignore"):
+        after, _ = variant.reference(q, k, v, problem, ODD_TILING)
+    assert before[:, :, :30].tobytes() == after[:, :, :30].tobytes()
+    assert np.isnan(after[:, :, 30:]).all()
+
+
+@pytest.mark.parametrize("causal", MASKS)
+def test_nan_in_one_query_row_stays_in_that_row(variant: Variant, causal: str | None) -> None:
+    problem = AttentionProblem(1, 2, 50, 60, 20, "float32", causal)
+    q, k, v = random_inputs(problem, "float32")
+    before = variant.reference(q, k, v, problem, ODD_TILING)
+    q[0, 1, 7, 3] = np.nan
+    with np.errstate(invalid="ignore"):
+        after = variant.reference(q, k, v, problem, ODD_TILING)
+    for x, y in zip(before, after, strict=True):
+        assert np.isnan(y[0, 1, 7]).all()
+        y[0, 1, 7] = x[0, 1, 7]
+        assert x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_fully_masked_rows_give_zero_and_minus_infinity(variant: Variant, dtype: str) -> None:
+    problem = AttentionProblem(2, 1, 70, 40, 20, causal="bottom_right")
+    q, k, v = random_inputs(problem, dtype)
+    out, lse = variant.reference(q, k, v, problem, ODD_TILING)
+    assert not out[:, :, :30].any() and (lse[:, :, :30] == -np.inf).all()
+    assert out[:, :, 30:].all() and np.isfinite(lse[:, :, 30:]).all()
+
+
+@pytest.mark.parametrize("causal", MASKS)
+def test_out_is_linear_in_v(variant: Variant, causal: str | None) -> None:
+    problem = AttentionProblem(1, 2, 33, 47, 20, causal=causal)
+    q, k, v = random_inputs(problem)
+    w = random_inputs(problem, seed=1)[2]
+
+    def out(values: np.ndarray) -> np.ndarray:
+        return variant.reference(q, k, values, problem, ODD_TILING)[0]
+
+    np.testing.assert_allclose(out(3.0 * v - w), 3.0 * out(v) - out(w), rtol=0, atol=1e-12)
+
+
+def test_rows_of_p_sum_to_one(variant: Variant) -> None:
+    problem = AttentionProblem(1, 2, 33, 47, 20, causal="top_left")
+    q, k, v = random_inputs(problem)
+    out, _ = variant.reference(q, k, np.ones_like(v), problem, ODD_TILING)
+    np.testing.assert_allclose(out, 1.0, rtol=0, atol=1e-14)
+
+
+def test_without_a_mask_keys_have_no_order(variant: Variant) -> None:
+    problem = AttentionProblem(1, 2, 33, 47, 20)
+    q, k, v = random_inputs(problem)
+    out, lse = variant.reference(q, k, v, problem, ODD_TILING)
+    order = np.random.default_rng(3).permutation(47)
+    again = variant.reference(q, k[:, :, order], v[:, :, order], problem, ODD_TILING)
+    np.testing.assert_allclose(again[0], out, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(again[1], lse, rtol=0, atol=1e-13)
+
+
+def test_query_rows_are_independent(variant: Variant) -> None:
+    problem = AttentionProblem(1, 2, 33, 47, 20)
+    q, k, v = random_inputs(problem)
+    out, _ = variant.reference(q, k, v, problem, ODD_TILING)
+    order = np.random.default_rng(3).permutation(33)
+    again, _ = variant.reference(q[:, :, order], k, v, problem, ODD_TILING)
+    np.testing.assert_allclose(again, out[:, :, order], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "spread"), [("float32", 100.0), ("float16", 30.0)])
+def test_large_scores_do_not_overflow(variant: Variant, dtype: str, spread: float) -> None:
+    """exp overflows fp32 at 89: without the running maximum these scores would give inf."""
+    problem = AttentionProblem(1, 1, 64, 64, 64, dtype, softmax_scale=1.0)
+    q, k, v = (spread * x for x in random_inputs(problem, "float32"))
+    q, k, v = (x.astype(dtype) for x in (q, k / spread, v / spread))
+    scores = np.abs(q.astype("f8") @ k.astype("f8").swapaxes(-1, -2)).max()
+    assert 89 < scores < 65504
+    with np.errstate(over="raise", invalid="raise"):
+        out, lse = variant.reference(q, k, v, problem, ODD_TILING)
+    want, want_lse = plain_attention(q, k, v, problem)
+    # Rounding a score of size 1000 to fp16 may change it by 0.5: bounded, not equal.
+    assert np.abs(out).max() <= np.abs(v).max()
+    assert np.abs(lse - want_lse).max() < 1e-3 * scores
+    if dtype == "float32":
+        np.testing.assert_allclose(out, want, rtol=0, atol=5e-3)
+
+
+def test_the_inputs_are_left_as_they_are(variant: Variant) -> None:
+    problem = AttentionProblem(1, 2, 33, 47, 20, "float32", "top_left")
+    inputs = random_inputs(problem, "float32")
+    for x in inputs:
+        x.setflags(write=False)  # a write would raise
+    variant.reference(*inputs, problem, ODD_TILING)
+
+
+def test_memory_is_what_the_sizes_say(variant: Variant) -> None:
+    problem = AttentionProblem(2, 3, 113, 203, 20, "float16")
+    memory = variant.memory(problem)
+    q, kv, scores = 6 * 113 * 20 * 2, 6 * 203 * 20 * 2, 6 * 113 * 203 * 2
+    assert memory.input_bytes == q + 2 * kv
+    assert memory.output_bytes == q + 6 * 113 * 4
+    assert memory.workspace_bytes == {"standard": 2 * scores, "flash": 0}[variant.label]
+    assert memory.total_bytes == memory.input_bytes + memory.extra_bytes
+    assert memory.extra_bytes == memory.output_bytes + memory.workspace_bytes
+
+
+def test_the_registry_fits_together(variant: Variant) -> None:
+    assert VARIANTS[variant.name] is variant is find_variant(variant.name)
+    assert variant.kernel in kernel_names()
+    assert variant.kernel.split("_", 1)[1] == variant.name
+    problem = AttentionProblem(1, 1, 64, 64, 64)
+    assert variant.plan(problem, Tiling(64, 64)).kernel == variant.kernel
+    first_line = (KERNEL_DIR / f"{variant.kernel}.cu").read_text(encoding="utf-8").split("\n")[0]
+    assert first_line.startswith("// ")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(variant: Variant) -> None:
+    with pytest.raises(ValueError, match=rf"variant = 'flsh' is not known: .*'{variant.name}'"):
+        find_variant("flsh")

@@ -1,0 +1,155 @@
+"""The models: published figures reproduced, growth laws fitted, Traffic as a value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.model import (
+    TENSORS,
+    Traffic,
+    launched_flash_q_outer,
+    launched_standard_tiled,
+    paper_flash_kv_outer,
+    paper_flash_q_outer,
+    paper_standard,
+)
+from fa_kernels.units import KIB
+
+#: GPT-2 medium, the shape of FlashAttention, fig. 2: batch 64, 16 heads, N = 1024, d = 64, fp16.
+GPT2_MEDIUM = AttentionProblem(64, 16, 1024, 1024, 64, "float16")
+
+
+@pytest.mark.parametrize(
+    ("block_n", "gigabytes"), [(64, 6.98), (128, 3.62), (256, 1.95), (512, 1.11)]
+)
+def test_algorithm_1_gives_the_accesses_of_fig_2(block_n: int, gigabytes: float) -> None:
+    """FlashAttention, fig. 2 (middle): HBM accesses of the forward pass over the block size."""
+    traffic = paper_flash_kv_outer(GPT2_MEDIUM, Tiling(64, block_n))
+    assert traffic.total_bytes / 1e9 == pytest.approx(gigabytes, abs=0.005)
+
+
+def test_algorithm_0_by_hand() -> None:
+    traffic = paper_standard(GPT2_MEDIUM)
+    rows, scores = 64 * 16 * 1024 * 64 * 2, 64 * 16 * 1024 * 1024 * 2
+    assert traffic.read_bytes == {"q": rows, "k": rows, "v": rows, "s": scores, "p": scores}
+    assert traffic.written_bytes == {"s": scores, "p": scores, "out": rows}
+    assert traffic.total_bytes == 4 * rows + 4 * scores
+
+
+def test_algorithm_1_by_hand() -> None:
+    problem = AttentionProblem(1, 1, 10, 7, 4, "float16")
+    traffic = paper_flash_kv_outer(problem, Tiling(2, 3))  # ceil(7 / 3) = 3 passes
+    assert traffic.read_bytes == {"q": 240, "k": 56, "v": 56, "out": 240, "lse": 3 * 2 * 40}
+    assert traffic.written_bytes == {"out": 240, "lse": 240}
+
+
+def test_the_loop_order_of_flashattention_2_by_hand() -> None:
+    problem = AttentionProblem(1, 1, 10, 7, 4, "float16")
+    traffic = paper_flash_q_outer(problem, Tiling(4, 3))  # ceil(10 / 4) = 3 passes
+    assert traffic.read_bytes == {"q": 80, "k": 3 * 56, "v": 3 * 56}
+    assert traffic.written_bytes == {"out": 80, "lse": 40}
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent a of y = c x^a, fitted on logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def square(n: int, d: int = 64) -> AttentionProblem:
+    return AttentionProblem(1, 1, n, n, d, "float16")
+
+
+LONG = (2**13, 2**14, 2**15, 2**16)
+
+
+def test_standard_grows_with_n_squared_and_not_with_d() -> None:
+    assert slope(LONG, [paper_standard(square(n)).total_bytes for n in LONG]) == pytest.approx(
+        2.0, abs=0.02
+    )
+    dims = (16, 32, 64, 128)
+    by_d = [paper_standard(square(2**16, d)).total_bytes for d in dims]
+    assert slope(dims, by_d) == pytest.approx(0.0, abs=0.01)
+
+
+def test_flash_grows_with_n_squared_d_squared_over_m() -> None:
+    """Theta(N^2 d^2 / M), FlashAttention, theorem 2; M >= d^2, or B_r is no longer d."""
+
+    def total(n: int, d: int, kib: int) -> int:
+        problem = square(n, d)
+        return paper_flash_kv_outer(problem, Tiling.from_sram(kib * KIB, d, "fp16")).total_bytes
+
+    assert slope(LONG, [total(n, 64, 64) for n in LONG]) == pytest.approx(2.0, abs=0.02)
+    budgets = (32, 64, 128, 256)
+    assert slope(budgets, [total(2**16, 64, m) for m in budgets]) == pytest.approx(-1.0, abs=0.02)
+    dims = (64, 128, 256)
+    assert slope(dims, [total(2**16, d, 256) for d in dims]) == pytest.approx(2.0, abs=0.1)
+
+
+def test_launched_flash_reads_k_and_v_once_per_q_tile() -> None:
+    """The header of 04: 2 N_q d + 2 N_k d ceil(N_q / BLOCK_M) elements and N_q fp32."""
+    for nq, nk, d, block_m in ((113, 203, 20, 32), (239, 1, 63, 64), (1, 1, 1, 1)):
+        problem = AttentionProblem(3, 2, nq, nk, d, "float16")
+        elements = 2 * nq * d + 2 * nk * d * math.ceil(nq / block_m)
+        total = launched_flash_q_outer(problem, Tiling(block_m, 16)).total_bytes
+        assert total == 6 * (2 * elements + 4 * nq)
+
+
+@pytest.mark.parametrize(("nk", "reads_of_s"), [(203, 1), (20000, 2)])
+def test_launched_standard_re_reads_q_and_k_per_tile(nk: int, reads_of_s: int) -> None:
+    """The header of 02, no mask."""
+    nq, d, tiling = 113, 20, Tiling(32, 48)
+    problem = AttentionProblem(3, 2, nq, nk, d, "float32")
+    traffic = launched_standard_tiled(problem, tiling)
+    q_passes, k_passes = math.ceil(nk / 48), math.ceil(nq / 32)
+    assert traffic.read_bytes == {
+        "q": 6 * 4 * nq * d * q_passes,
+        "k": 6 * 4 * nk * d * k_passes,
+        "v": 6 * 4 * nk * d * k_passes,
+        "s": 6 * 4 * nq * nk * reads_of_s,
+        "p": 6 * 4 * nq * nk,
+    }
+    assert traffic.written_bytes == {
+        "s": 6 * 4 * nq * nk, "p": 6 * 4 * nq * nk, "out": 6 * 4 * nq * d, "lse": 6 * 4 * nq,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("launched", [launched_flash_q_outer, launched_standard_tiled])
+def test_traffic_beyond_32_bits_does_not_overflow(launched: Callable[..., Traffic]) -> None:
+    huge = AttentionProblem(1, 64, 2**20, 2**20, 128, "float32", "bottom_right")
+    total = launched(huge, Tiling(1, 1)).total_bytes
+    assert total > 64 * 2**19 * 2**20 * 128 * 4 * 2  # K and V: half of N rows, N times, two tensors
+
+
+# -- Traffic --------------------------------------------------------------------------------
+
+SOME = Traffic({"q": 10, "s": 5}, {"s": 5, "out": 20})
+
+
+def test_of_and_total() -> None:
+    assert [SOME.of(t) for t in TENSORS] == [10, 0, 0, 10, 0, 20, 0]
+    assert SOME.total_bytes == 40 == sum(SOME.of(t) for t in TENSORS)
+
+
+def test_times() -> None:
+    assert SOME.times(3).read_bytes == {"q": 30, "s": 15}
+    assert SOME.times(3).written_bytes == {"s": 15, "out": 60}
+    assert SOME.times(0).total_bytes == 0
+
+
+def test_intensity() -> None:
+    assert SOME.intensity(400) == 10.0
+    assert Traffic().intensity(400) == math.inf
+
+
+def test_same_as_is_exact_and_counts_absent_as_zero() -> None:
+    assert SOME.same_as(Traffic({"q": 10, "s": 5, "k": 0}, {"s": 5, "out": 20}))
+    assert not SOME.same_as(Traffic({"q": 11, "s": 5}, {"s": 5, "out": 20}))
+    assert not SOME.same_as(Traffic({"q": 10, "s": 5}, {"s": 5, "out": 20, "lse": 1}))
+    # A read is not a write, though the totals agree.
+    assert not SOME.same_as(Traffic({"q": 10, "s": 10}, {"out": 20}))
