@@ -34,9 +34,8 @@ TORCH_INDEX = $(if $(findstring gpu12,$(1)),--extra-index-url https://download.p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env lab doctor verify measure test lint format types unit compile-all notebooks \
-	browser \
-	pins clean
+.PHONY: help env lab doctor verify measure figures test lint format types unit compile-all \
+	notebooks browser pins clean
 
 help: ## List the targets
 	@echo "FlashAttention Lab"
@@ -60,6 +59,9 @@ verify: env ## On a GPU: check every kernel against float64 and record it in dat
 
 measure: env ## On a GPU: measure and record a run in data/measured; ARGS="--resume RUN_ID"
 	$(BIN)/python -m fa_kernels measure $(ARGS)
+
+figures: env ## Redraw the README's picture and table from the newest recorded run
+	$(BIN)/python -m fa_kernels figures $(ARGS)
 
 # -- check ----------------------------------------------------------------------------------
 
