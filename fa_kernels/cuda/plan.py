@@ -82,7 +82,8 @@ def _refuse_accumulators(tiling: Tiling, head_dim: int, threads: int) -> None:
         fitting -= 1
     raise ValueError(
         f"block_m = {tiling.block_m} at d = {head_dim} needs {need} fp32 registers per thread for "
-        f"the O tile, the kernel allows {MAX_ACCUMULATORS}: lower block_m to {fitting} or less."
+        f"the O tile, the kernel allows {MAX_ACCUMULATORS}: lower block_m to {fitting} or less "
+        "(lower M)."
     )
 
 
@@ -109,7 +110,7 @@ def _checked_grid(entry: str, grid: int) -> int:
     if grid > MAX_GRID:
         raise ValueError(
             f"{entry} would need {grid} blocks, CUDA allows {MAX_GRID}: "
-            "use larger tiles, or split the batch."
+            "use larger tiles (raise M), a shorter sequence, or split the batch."
         )
     return grid
 

@@ -123,11 +123,16 @@ def _time_panel(point: Point, run: RecordedRun | None) -> Panel:
 def _title(bars: list[tuple[str, float, str]], measured: bool) -> str:
     if not measured:
         return "Time: roofline of the model"
-    labels = [variant.label for variant in VARIANTS.values()]
     times = {label: ms for label, ms, _ in bars}
-    if labels[0] not in times or labels[-1] not in times:
-        return "Time"
-    return f"Time: {labels[0]} / {labels[-1]} = {ratio_text(times[labels[0]] / times[labels[-1]])}"
+    names = list(VARIANTS)
+    # Unfused against fused, on CUDA cores (ours) and on tensor cores (torch's): same idea, twice.
+    pairs = [(names[0], names[-1]), ("torch_eager", "torch_flash")]
+    ratios = []
+    for pair in pairs:
+        slow, fast = (theme.style_of(name).label for name in pair)
+        if slow in times and fast in times:
+            ratios.append(f"{slow} / {fast} = {ratio_text(times[slow] / times[fast])}")
+    return f"Time: {', '.join(ratios)}" if ratios else "Time"
 
 
 def _caption(point: Point, run: RecordedRun | None) -> str:

@@ -129,7 +129,7 @@ def _draw_bars(panel: Panel, point: Point) -> None:
     high = max(layout.smem_bytes, limit, budget) / KIB * 1.06
     texts = [
         if_it_fits(f"{name} {significant(nbytes / KIB)}", nbytes / KIB / high, _BARS_X)
-        for name, nbytes in parts
+        for name, nbytes in layout.parts
     ]
     panel.data.append(
         {
@@ -144,7 +144,7 @@ def _draw_bars(panel: Panel, point: Point) -> None:
                 "line": {"color": theme.INK, "width": 1},
                 "pattern": {"shape": [""] * len(layout.parts) + ["/"], "fgcolor": theme.INK},
             },
-            "text": texts,
+            "text": [*texts, ""],
             "textposition": "inside",
             "constraintext": "none",
             "insidetextanchor": "middle",

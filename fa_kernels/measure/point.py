@@ -120,6 +120,8 @@ def measure_problem(
     calls = [entry[1] for entry in timed]
     latencies = timing.time_interleaved(calls, flush, [entry[2] for entry in timed], cancelled)
     for (contender, _, _, error), latency in zip(timed, latencies, strict=True):
+        if latency is None:
+            continue  # cancelled before it was timed
         yield replace(
             _row(problem, contender, "latency_ms", value=latency.median, error=error),
             p20=latency.p20,

@@ -79,20 +79,23 @@ def time_interleaved(
     flush: Flush,
     first_ms: Sequence[float],
     cancelled: Callable[[], bool] = lambda: False,
-) -> list[Latency]:
+) -> list[Latency | None]:
     """Latency of every call, measured in rounds over all, so that clock drift hits all alike.
 
     Args:
         calls: already warmed up (compiled, pools filled).
         first_ms: one earlier timing of each, which sets its number of repetitions.
-        cancelled: polled between rounds; rounds done so far are summarised.
+        cancelled: polled between rounds; what was timed so far is summarised.
+
+    Returns:
+        A latency per call, None for one that was cancelled before it was timed.
     """
     wanted = [repetitions(ms) for ms in first_ms]
     samples = [[ms] if ms > LONG_MS else [] for ms in first_ms]
-    for round_index in range(max(wanted, default=0)):
-        if cancelled() and round_index:
+    for _ in range(max(wanted, default=0)):
+        if cancelled():
             break
         for i, call in enumerate(calls):
             if len(samples[i]) < wanted[i]:
                 samples[i].append(time_once(call, flush))
-    return [summarise(s) for s in samples]
+    return [summarise(s) if s else None for s in samples]

@@ -143,7 +143,7 @@ def test_following_the_remedy_of_the_register_refusal_works(
     except ValueError as refusal:
         found = re.fullmatch(
             rf"block_m = {block_m} at d = {d} needs (\d+) fp32 registers per thread for the O "
-            rf"tile, the kernel allows 128: lower block_m to (\d+) or less\.",
+            rf"tile, the kernel allows 128: lower block_m to (\d+) or less \(lower M\)\.",
             str(refusal),
         )
     assert found is not None and int(found[1]) > MAX_ACCUMULATORS
