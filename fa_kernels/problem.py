@@ -93,7 +93,8 @@ class AttentionProblem:
             object.__setattr__(self, name, value)
 
         put("batch", checked_int("batch", self.batch, 0, 2**24, "Split the batch."))
-        put("nheads", checked_int("nheads", self.nheads, 1, 2**16, "Split the heads."))
+        remedy = "Pass at least one head; split them if there are more."
+        put("nheads", checked_int("nheads", self.nheads, 1, 2**16, remedy))
         kv = self.nheads if self.nheads_kv is None else self.nheads_kv
         put("nheads_kv", checked_int("nheads_kv", kv, 1, self.nheads, "Use a divisor of nheads."))
         if self.nheads % kv:

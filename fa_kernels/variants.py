@@ -123,7 +123,7 @@ def find_variant(name: str) -> Variant:
     Raises:
         ValueError: no such variant; the message lists those there are.
     """
-    if name not in VARIANTS:
+    if not isinstance(name, str) or name not in VARIANTS:
         known = ", ".join(repr(known) for known in VARIANTS)
         raise ValueError(f"variant = {name!r} is not known: use 'auto' or one of {known}.")
     return VARIANTS[name]

@@ -98,10 +98,11 @@ def _callers_stream(array: Any) -> Iterator[None]:
         yield
         return
     current = sys.modules["torch"].cuda.current_stream(array.device)
-    with (
-        cupy.cuda.Device(array.device.index or 0),
-        cupy.cuda.ExternalStream(current.cuda_stream),
-    ):
+    if hasattr(current, "__cuda_stream__") and hasattr(cupy.cuda.Stream, "from_external"):
+        stream = cupy.cuda.Stream.from_external(current)
+    else:  # older torch or CuPy
+        stream = cupy.cuda.ExternalStream(current.cuda_stream)
+    with cupy.cuda.Device(array.device.index or 0), stream:
         yield
 
 

@@ -140,7 +140,7 @@ def _verdict(problem: AttentionProblem, contender: Contender) -> tuple[str, str]
     need = problem.q_bytes * 2 + problem.kv_bytes * 2 + problem.lse_bytes
     need += contender.workspace_bytes
     limit = memory.free_bytes()
-    # The flush buffer is already allocated; a twentieth is left for contexts and rounding.
+    # The flush buffer is already allocated; 2 % are left for the pools' rounding.
     if need > 0.98 * limit:
         return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
     if contender.estimate_ms is not None and contender.estimate_ms > MAX_LATENCY_MS:

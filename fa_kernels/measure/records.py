@@ -206,8 +206,8 @@ def row_fault(row: Row) -> str | None:
             return "status is ok but there is no median"
         if row.metric == "latency_ms" and row.max_abs_err is None:
             return "a timing without max_abs_err: it was not checked against float64"
-    elif row.median is not None:
-        return f"status is {row.status!r} but there is a median"
+    elif (row.p20, row.median, row.p80) != (None, None, None):
+        return f"status is {row.status!r} but there is a median, p20 or p80"
     return None
 
 

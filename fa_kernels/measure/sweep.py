@@ -77,7 +77,7 @@ class Estimates:
         return (dtype, head_dim, provider, variant)
 
     def learn(self, row: records.Row) -> None:
-        """Take in a latency row; of several tilings the slowest counts."""
+        """Take in a latency row; the newest of a contender counts."""
         if row.metric != "latency_ms" or row.median is None:
             return
         problem = AttentionProblem(

@@ -67,7 +67,7 @@ def calls(n: int) -> list[Callable[[], Any]]:
 
 def test_calls_are_interleaved_round_by_round(clock: list[Any]) -> None:
     a, b = calls(2)
-    first, second = time_interleaved([a, b], None, [50.0, 50.0])  # type: ignore[arg-type]
+    first, second = timed([a, b], [50.0, 50.0])
     assert clock == [a, b] * 4
     assert first is not None and second is not None
     assert (first.n, second.n) == (4, 4)
@@ -76,7 +76,7 @@ def test_calls_are_interleaved_round_by_round(clock: list[Any]) -> None:
 
 def test_slow_calls_are_repeated_less_and_their_first_timing_counts(clock: list[Any]) -> None:
     a, b = calls(2)
-    fast, slow = time_interleaved([a, b], None, [50.0, LONG_MS + 1])  # type: ignore[arg-type]
+    fast, slow = timed([a, b], [50.0, LONG_MS + 1])
     assert fast is not None and slow is not None
     assert clock.count(a) == fast.n == 4
     assert slow.n == 3 and clock.count(b) == 2
@@ -85,12 +85,12 @@ def test_slow_calls_are_repeated_less_and_their_first_timing_counts(clock: list[
 
 def test_cancelling_keeps_the_rounds_that_are_done(clock: list[Any]) -> None:
     a, b = calls(2)
-    results = time_interleaved([a, b], None, [1.0, 1.0], lambda: len(clock) >= 6)  # type: ignore[arg-type]
+    results = timed([a, b], [1.0, 1.0], lambda: len(clock) >= 6)
     assert [r.n for r in results if r] == [3, 3]
 
 
 def test_cancelling_at_once_times_nothing(clock: list[Any]) -> None:
-    results = time_interleaved(calls(3), None, [1.0] * 3, lambda: True)  # type: ignore[arg-type]
+    results = timed(calls(3), [1.0] * 3, lambda: True)
     assert results == [None] * 3
     assert not clock
 
