@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
-from fa_kernels.measure.records import Row, Run, list_runs, load_run
+from fa_kernels.measure.records import (
+    COLUMNS,
+    MEASURED_DIR,
+    RUN_KEYS,
+    SCHEMA_VERSION,
+    Row,
+    Run,
+    list_runs,
+    load_run,
+)
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
@@ -87,3 +97,14 @@ def test_no_point_is_recorded_twice(run: Run) -> None:
         for r in run.rows
     ]  # fmt: skip
     assert len(keys) == len(set(keys))
+
+
+def test_the_schema_files_say_what_the_loader_reads() -> None:
+    schema = MEASURED_DIR.parent / "schema"
+    rows = json.loads((schema / "rows.schema.json").read_text(encoding="utf-8"))
+    run = json.loads((schema / "run.schema.json").read_text(encoding="utf-8"))
+    assert tuple(field["name"] for field in rows["fields"]) == COLUMNS
+    assert tuple(run["required"]) == RUN_KEYS
+    assert run["properties"]["schema"]["const"] == SCHEMA_VERSION
+    for run_id in list_runs():
+        assert set(load_run(run_id).about) <= set(run["properties"])
