@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from fa_kernels.cuda import arrays
-from fa_kernels.cuda.launch import smem_limit_bytes
+from fa_kernels.cuda.launch import refuse_memory, refuse_on_this_gpu, smem_limit_bytes
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.problem import AttentionProblem, causal_name, dtype_name
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
+from fa_kernels.units import capacity
 from fa_kernels.variants import VARIANTS, Variant, find_variant
 
 #: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
@@ -91,8 +93,13 @@ def attention(
     if problem.heads == 0 or problem.seqlen_q == 0 or problem.seqlen_k == 0:
         out, lse = arrays.empty_result(q, problem)
     elif backend == "numpy":
+        _refuse_host_memory(chosen, problem)
         out, lse = _run_numpy(chosen, q, k, v, problem, tiling)
     else:
+        refuse_on_this_gpu(chosen.plan(problem, tiling), problem, tiling)
+        memory = chosen.memory(problem)
+        need = memory.extra_bytes if arrays.on_gpu(q) else memory.total_bytes
+        refuse_memory(chosen.name, need)
         out, lse = arrays.run_on_gpu(chosen.run, q, k, v, problem, tiling)
     return (out, lse) if return_lse else out
 
@@ -184,7 +191,7 @@ def _checked_tiling(tiling: Tiling | None, problem: AttentionProblem, backend: s
 
 
 def _pick_backend(backend: str, q: Any) -> str:
-    if backend not in ("auto", "cuda", "numpy"):
+    if not isinstance(backend, str) or backend not in ("auto", "cuda", "numpy"):
         raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
     on_gpu = arrays.on_gpu(q)
     if backend == "auto":
@@ -194,6 +201,19 @@ def _pick_backend(backend: str, q: Any) -> str:
     if backend == "cuda":
         arrays.refuse_without_gpu()
     return backend
+
+
+def _refuse_host_memory(variant: Variant, problem: AttentionProblem) -> None:
+    need = variant.memory(problem).extra_bytes
+    try:
+        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not to be had on this platform
+        return
+    if need > have:
+        raise ValueError(
+            f"{variant.name} needs {capacity(need)} beside its inputs, this machine has "
+            f"{capacity(have)}: use variant='flash_q_outer', a shorter sequence or a smaller batch."
+        )
 
 
 def _run_numpy(

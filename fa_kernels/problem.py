@@ -12,6 +12,8 @@ SHORT_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 DTYPE_FROM_SHORT = {short: name for name, short in SHORT_DTYPE.items()}
 
 MAX_HEAD_DIM = 256
+#: Scores are fp32 in the kernels: a larger scale would overflow before any key is weighed.
+MAX_SCALE = 1e30
 #: Row and key indices are 32-bit inside the kernels; offsets are 64-bit.
 MAX_SEQLEN = 2**24
 
@@ -122,9 +124,10 @@ class AttentionProblem:
             scale = math.nan if text else float(self.softmax_scale)
         except (TypeError, ValueError, OverflowError):
             scale = math.nan
-        if not math.isfinite(scale):
+        fault = "not a finite number" if not math.isfinite(scale) else "too large for fp32 scores"
+        if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
             raise ValueError(
-                f"softmax_scale = {self.softmax_scale!r} is not a finite number: "
+                f"softmax_scale = {self.softmax_scale!r} is {fault}: "
                 f"pass None for 1/sqrt(head_dim) = {1.0 / math.sqrt(self.head_dim):.4g}."
             )
         return scale
@@ -148,7 +151,9 @@ class AttentionProblem:
         n = checked_int("N", seqlen, 1, MAX_SEQLEN, "Choose a sequence length in that range.")
         remedy = "Choose a head dimension in that range."
         d = checked_int("d", head_dim, 1, MAX_HEAD_DIM, remedy)
-        return cls(max(1, tokens // n), max(1, hidden // d), n, n, d, dtype, causal)
+        total = checked_int("tokens", tokens, 1, 2**31, "Choose how many tokens the batch holds.")
+        width = checked_int("hidden", hidden, 1, 2**20, "Choose the width of the model.")
+        return cls(max(1, total // n), max(1, width // d), n, n, d, dtype, causal)
 
     @property
     def itemsize(self) -> int:

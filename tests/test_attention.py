@@ -14,7 +14,7 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.attention import AUTO_ORDER, attention, problem_of
-from fa_kernels.cuda import arrays
+from fa_kernels.cuda import arrays, launch
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
@@ -400,7 +400,28 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
     monkeypatch.setattr(arrays, "available", lambda: True)
     monkeypatch.setattr(arrays, "run_on_gpu", run_on_gpu)
     monkeypatch.setattr(front_door, "smem_limit_bytes", lambda: 99 * KIB)
+    monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
+    monkeypatch.setattr(front_door, "refuse_memory", lambda what, need: None)
     return calls
+
+
+def test_tiles_and_memory_are_refused_before_anything_is_copied(
+    launched: list[tuple[Any, Tiling]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = np.zeros((1, 1, 512, 64), np.float32)
+    with pytest.raises(ValueError, match=r"needs .* of shared memory per block, this GPU allows"):
+        attention(long, long, long, variant="flash_q_outer", backend="cuda", tiling=Tiling(64, 512))
+    asked: list[int] = []
+    monkeypatch.setattr(front_door, "refuse_memory", lambda what, need: asked.append(need))
+    attention(long, long, long, backend="cuda", variant="standard_tiled")
+    assert asked == [4 * long.nbytes + 4 * 512 + 2 * 4 * 512 * 512]
+    assert len(launched) == 1
+
+
+def test_more_host_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door.os, "sysconf", lambda name: 1000, raising=False)
+    with pytest.raises(ValueError, match=r"standard_tiled needs .* use variant='flash_q_outer'"):
+        attention(*[np.zeros((1, 1, 600, 8), np.float32)] * 3, variant="standard_tiled")
 
 
 def test_auto_takes_the_first_variant_verified_on_a_gpu(

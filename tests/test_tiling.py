@@ -141,7 +141,7 @@ def test_other_bad_arguments_are_refused_in_words(arguments: dict[str, Any], sen
 @pytest.mark.parametrize("block", [0, -1, MAX_BLOCK + 1, 0.5, "64", None])
 def test_a_bad_tile_is_refused_in_words(block: Any) -> None:
     for name, sizes in (("block_m", (block, 64)), ("block_n", (64, block))):
-        with pytest.raises(ValueError, match=rf"^{name} = .*between 1 and 4096\. Use a smaller"):
+        with pytest.raises(ValueError, match=rf"^{name} = .*between 1 and 4096\. 64 is a good"):
             Tiling(*sizes)
 
 

@@ -48,6 +48,10 @@ def refuse_unusable(name: str, array: Any) -> None:
             f"{name} has shape {tuple(array.shape)}: expected 4 axes, "
             "(batch, nheads, seqlen, head_dim). Add axes of length 1."
         )
+    if library == "torch" and str(array.layout) != "torch.strided":
+        raise ValueError(f"{name} is a {array.layout} tensor: pass {name}.to_dense().")
+    if library == "torch" and array.is_neg():
+        raise ValueError(f"{name} is a lazily negated view: pass {name}.resolve_neg().")
     if library == "torch" and array.requires_grad:
         raise NotImplementedError(
             f"{name} requires grad, and there is no backward pass yet: call it on "
@@ -122,7 +126,9 @@ def run_on_gpu(
     import cupy
 
     if not on_gpu(q):
-        device = [cupy.asarray(to_numpy(x)) for x in (q, k, v)]
+        host = [to_numpy(x) for x in (q, k, v)]
+        native = host[0].dtype.newbyteorder("=")
+        device = [cupy.asarray(x.astype(native, copy=False)) for x in host]
         out, lse, _ = run(*device, problem, tiling)
         return like(q, out.get()), like(q, lse.get())
     if _library(q) == "cupy":

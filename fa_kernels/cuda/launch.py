@@ -15,6 +15,7 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import scale_in_log2
 from fa_kernels.tiling import Tiling, refuse_smem
 from fa_kernels.traffic.model import TENSORS, Traffic
+from fa_kernels.units import capacity
 
 _STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
 #: Above this, CUDA wants the kernel's maximum raised before a launch.
@@ -50,11 +51,12 @@ def usable(name: str, array: Any) -> Any:
     """`array` itself if its last axis is contiguous, else one contiguous copy, with a warning."""
     import cupy
 
-    if array.shape[-1] == 1 or array.strides[-1] == array.itemsize:
+    whole = all(stride % array.itemsize == 0 for stride in array.strides)
+    if whole and (array.shape[-1] == 1 or array.strides[-1] == array.itemsize):
         return array
     warnings.warn(
-        f"{name} has strides {array.strides} bytes: its last axis is not contiguous, so it was "
-        "copied once. Pass a tensor whose last axis is head_dim, contiguous.",
+        f"{name} has strides {array.strides} bytes: its last axis is not contiguous (or a stride "
+        "is no whole number of elements), so it was copied once. Pass a contiguous last axis.",
         stacklevel=4,
     )
     return cupy.ascontiguousarray(array)
@@ -100,12 +102,25 @@ def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
     kernel((step.grid,), (step.threads,), tuple(args), shared_mem=step.smem_bytes)
 
 
+def _refuse_mismatch(q: Any, k: Any, v: Any, problem: AttentionProblem) -> None:
+    """Raise unless the arrays are what `problem` says; a kernel would read out of bounds."""
+    rows = {"q": problem.seqlen_q, "k": problem.seqlen_k, "v": problem.seqlen_k}
+    for (name, n), array in zip(rows.items(), (q, k, v), strict=True):
+        shape = (problem.batch, problem.nheads, n, problem.head_dim)
+        if tuple(array.shape) != shape or array.dtype != problem.dtype:
+            raise ValueError(
+                f"{name} is {array.dtype} of shape {tuple(array.shape)}, the problem says "
+                f"{problem.dtype} {shape}: make the problem from the arrays (fa.attention does)."
+            )
+
+
 class _Call:
     """Arrays and arguments shared by both variants' launches."""
 
     def __init__(self, q: Any, k: Any, v: Any, problem: AttentionProblem, count: bool) -> None:
         import cupy
 
+        _refuse_mismatch(q, k, v, problem)
         self.q, self.k, self.v = (usable(n, a) for n, a in (("q", q), ("k", k), ("v", v)))
         self.problem = problem
         self.out = cupy.empty(q.shape, q.dtype)
@@ -155,7 +170,7 @@ def run_flash_q_outer(
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
     """
     plan = plan_flash_q_outer(problem, tiling)
-    _refuse_on_this_gpu(plan, problem, tiling)
+    refuse_on_this_gpu(plan, problem, tiling)
     call = _Call(q, k, v, problem, count_traffic)
     plan = plan_flash_q_outer(problem, tiling, aligned=call.aligned, count_traffic=count_traffic)
     args = []
@@ -180,7 +195,7 @@ def run_standard_tiled(
     import cupy
 
     plan = plan_standard_tiled(problem, tiling)
-    _refuse_on_this_gpu(plan, problem, tiling)
+    refuse_on_this_gpu(plan, problem, tiling)
     call = _Call(q, k, v, problem, count_traffic)
     plan = plan_standard_tiled(problem, tiling, aligned=call.aligned, count_traffic=count_traffic)
     s = cupy.empty((*q.shape[:3], problem.seqlen_k), q.dtype)
@@ -198,6 +213,34 @@ def run_standard_tiled(
     return call.out, call.lse, call.traffic()
 
 
-def _refuse_on_this_gpu(plan: LaunchPlan, problem: AttentionProblem, tiling: Tiling) -> None:
+def refuse_on_this_gpu(plan: LaunchPlan, problem: AttentionProblem, tiling: Tiling) -> None:
+    """Raise if a launch of `plan` needs more shared memory than the current GPU gives a block.
+
+    Raises:
+        ValueError: names the tiles or the row, what they need, the limit and a remedy.
+    """
     limit = smem_limit_bytes()
     refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, "this GPU")
+    if plan.smem_bytes > limit:
+        raise ValueError(
+            f"N_k = {problem.seqlen_k}: a row of scores on chip needs {capacity(plan.smem_bytes)} "
+            f"of shared memory per block, this GPU allows {capacity(limit)}: "
+            "use variant='flash_q_outer', which keeps no whole row."
+        )
+
+
+def refuse_memory(what: str, need_bytes: int) -> None:
+    """Raise if `need_bytes` are more than the current GPU has free.
+
+    Raises:
+        ValueError: names what is needed, what is free and a remedy.
+    """
+    import cupy
+
+    pool_bytes = cupy.get_default_memory_pool().free_bytes()
+    free_bytes = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool_bytes)
+    if need_bytes > free_bytes:
+        raise ValueError(
+            f"{what} needs {capacity(need_bytes)} of GPU memory, {capacity(free_bytes)} is free: "
+            "use variant='flash_q_outer', a shorter sequence or a smaller batch."
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
@@ -15,24 +17,31 @@ from fa_kernels.tiling import (
     standard_output_smem,
     standard_scores_smem,
 )
+from fa_kernels.units import KIB
 
 IO_BITS = {"float32": 32, "float16": 16}
 #: Grid x limit of CUDA; all our grids are one-dimensional.
 MAX_GRID = 2**31 - 1
 #: fp32 accumulators per thread (tile.cuh): beyond this the O tile would spill to local memory.
 MAX_ACCUMULATORS = 128
+#: Two reductions of 02's softmax launch, one float per warp slot each.
+SOFTMAX_STATIC_SMEM = 2 * 32 * 4
 #: Shared memory of one SM on the GPU that thread counts were tuned on; a block reserves 1 KiB.
 H200_SMEM_PER_SM = 228 * 1024
 
 
 @dataclass(frozen=True)
 class LaunchStep:
-    """One kernel launch: entry point, grid and block size, dynamic shared memory in bytes."""
+    """One kernel launch: entry point, grid and block size, dynamic shared memory in bytes.
+
+    `static_smem_bytes` is what the kernel declares for itself; both count against the GPU's limit.
+    """
 
     entry: str
     grid: int
     threads: int
     smem_bytes: int
+    static_smem_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,16 @@ class LaunchPlan:
 
     @property
     def smem_bytes(self) -> int:
-        """The most shared memory any of the launches asks for, in bytes."""
-        return max(step.smem_bytes for step in self.steps)
+        """The most shared memory, static included, that any of the launches needs, in bytes."""
+        return max(step.smem_bytes + step.static_smem_bytes for step in self.steps)
 
 
 def plan_threads(tiling: Tiling, head_dim: int, smem_bytes: int) -> int:
     """Threads per block: 64 to 256, doubled while the SM would hold too few or the O tile spill.
 
     A block of few threads with 8 rows each reuses registers best, but the more shared memory it
-    takes, the fewer blocks share an SM to hide each other's latency. Both numbers below are where
-    the measured optimum changes on an H200 (docs/tried.md).
+    takes, the fewer blocks share an SM to hide each other's latency. The numbers were chosen by
+    timing 64, 128 and 256 threads over the tilings of the recorded grid on an H200.
     """
     threads = 64 if tiling.block_m <= 32 else 128
     blocks_per_sm = max(1, H200_SMEM_PER_SM // max(1, smem_bytes + 1024))
@@ -90,6 +99,11 @@ def _refuse_accumulators(tiling: Tiling, head_dim: int, threads: int) -> None:
 def _common_macros(
     problem: AttentionProblem, tiling: Tiling, threads: int, aligned: bool, count_traffic: bool
 ) -> dict[str, int]:
+    if problem.nheads_kv != problem.nheads:
+        raise NotImplementedError(
+            f"nheads_kv = {problem.nheads_kv} with nheads = {problem.nheads}: grouped-query "
+            "attention is not there yet. Repeat k and v along the head axis."
+        )
     if problem.dtype not in IO_BITS:
         raise NotImplementedError(
             f"dtype = {SHORT_DTYPE[problem.dtype]} has no CUDA-core kernel yet: "
@@ -181,6 +195,28 @@ def plan_standard_tiled(
     steps = []
     for name, (grid, smem_bytes) in grids.items():
         entry = f"standard_tiled_{name}"
-        steps.append(LaunchStep(entry, _checked_grid(entry, grid), threads, smem_bytes))
+        static = SOFTMAX_STATIC_SMEM if name == "softmax" else 0
+        steps.append(LaunchStep(entry, _checked_grid(entry, grid), threads, smem_bytes, static))
     layout = scores if scores.smem_bytes >= output.smem_bytes else output
     return LaunchPlan("02_standard_tiled", macros, tuple(steps), layout)
+
+
+PLANS: dict[str, Callable[..., LaunchPlan]] = {
+    "02_standard_tiled": plan_standard_tiled,
+    "04_flash_q_outer": plan_flash_q_outer,
+}
+
+
+def plan_fingerprint(kernel: str) -> str:
+    """First 16 hex digits of a hash over what `kernel` is compiled with at points of the grid.
+
+    A kernel is verified as launched: another choice of threads or caches is another kernel.
+    """
+    text = []
+    for dtype, head_dim, kib in itertools.product(IO_BITS, (20, 32, 64, 128), (16, 64, 192)):
+        tiling = Tiling.from_sram(kib * KIB, head_dim, dtype)
+        problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
+        plan = PLANS[kernel](problem, tiling)
+        steps = [(s.entry, s.threads, s.smem_bytes) for s in plan.steps]
+        text.append(f"{sorted(plan.macros.items())} {steps}")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

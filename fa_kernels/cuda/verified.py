@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.cuda.compile import kernel_hash, kernel_names
+from fa_kernels.cuda.plan import plan_fingerprint
 
 VERIFIED_DIR = Path(__file__).parents[2] / "data" / "verified"
 
@@ -34,7 +35,7 @@ def read_verified(arch: str, root: Path | None = None) -> dict[str, Any]:
         for name, entry in record["kernels"].items():
             if not {"hash", "failures"} <= entry.keys():
                 raise KeyError(f"{name} lacks hash or failures")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # bad UTF-8, too
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path.name} is not a verification record ({error}): "
             "restore it with `git checkout data/verified` or run `make verify`."
@@ -46,7 +47,11 @@ def kernel_status(name: str, arch: str = "sm_90") -> str:
     """One of verified, failed, changed (since it was run), pending: <reason>, never run."""
     record = read_verified(arch)
     entry = record["kernels"].get(name)
-    unchanged = entry is not None and entry["hash"] == kernel_hash(name)
+    unchanged = (
+        entry is not None
+        and entry["hash"] == kernel_hash(name)
+        and entry.get("plans", plan_fingerprint(name)) == plan_fingerprint(name)
+    )
     if unchanged and entry["failures"] == 0:
         return "verified"
     if name in record["pending"]:

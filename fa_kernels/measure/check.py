@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fa_kernels.problem import AttentionProblem
 EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 #: Rows checked per (batch, head) when a problem has more; the first and the last are among them.
 SAMPLED_ROWS = 64
+#: Scores (rows x keys, over some heads) that are held in float64 at once: 256 MiB an array.
+SCORES_AT_ONCE = 2**25
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,20 @@ class Truth:
         self._index = xp.asarray(self.rows)
         keep = xp.arange(problem.seqlen_k) < xp.asarray(key_ends(problem)[self.rows])[:, None]
         self._score_rounding = 0.0
-        batches: list[list[Any]] = []
-        # One batch at a time bounds the score matrix to nheads x rows x seqlen_k in float64.
-        for b in range(problem.batch):
-            operands = (q[b][:, self._index], k[b], v[b], keep, problem.scale)
+        parts: list[list[Any]] = []
+        # A few heads at a time: the scores in float64 stay within about a gigabyte.
+        step = max(1, SCORES_AT_ONCE // (len(self.rows) * problem.seqlen_k))
+        for b, h in itertools.product(range(problem.batch), range(0, problem.nheads, step)):
+            heads = slice(h, h + step)
+            q_rows = q[b, heads][:, self._index]
+            operands = (q_rows, k[b, heads], v[b, heads], keep, problem.scale)
             want = _formula(*operands, np.dtype(np.float64), xp)
             plain = _formula(*operands, np.dtype(problem.dtype), xp)
-            batches.append([*want, *plain])
+            parts.append([*want, *plain])
             self._score_rounding = max(self._score_rounding, _score_rounding(operands, xp))
-        columns = [xp.stack(column) for column in zip(*batches, strict=True)]
+        lead = (problem.batch, problem.nheads)
+        columns = [xp.concatenate(column) for column in zip(*parts, strict=True)]
+        columns = [column.reshape(*lead, *column.shape[1:]) for column in columns]
         self._out, self._lse, self._plain_out, self._plain_lse = columns
 
     def check(self, out: Any, lse: Any = None) -> Check:

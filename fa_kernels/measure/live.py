@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fa_kernels.measure.memory import free_pools
 from fa_kernels.measure.point import Progress, measure_problem, our_contender
 from fa_kernels.measure.records import Row
 from fa_kernels.measure.timing import Flush
@@ -30,4 +31,7 @@ def measure_point(
         not fit or is refused yields one row that says so.
     """
     contenders = [our_contender(variant, tiling, problem) for variant in VARIANTS.values()]
-    yield from measure_problem(problem, contenders, Flush(), on_progress, cancelled)
+    try:
+        yield from measure_problem(problem, contenders, Flush(), on_progress, cancelled)
+    finally:
+        free_pools()  # S, P and the flush buffer are gigabytes that the reader's next cell may need

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fa_kernels.problem import ITEMSIZE
+from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN
 
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
 SCHEMA_VERSION = 1
@@ -124,7 +124,7 @@ def _read_about(path: Path, run_id: str) -> dict[str, Any]:
         raise RecordError(f"there is no recorded run {run_id!r} (recorded: {known}); {_REMEDY}.")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a folder, bad UTF-8, nested too deep
         raise RecordError(f"{run_id}/run.json is not valid JSON ({error}); {_REMEDY}.") from error
     missing = [key for key in RUN_KEYS if key not in about] if isinstance(about, dict) else ["all"]
     if missing:
@@ -136,6 +136,8 @@ def _read_about(path: Path, run_id: str) -> dict[str, Any]:
         )
     if about["run_id"] != run_id or not RUN_ID.fullmatch(run_id):
         raise RecordError(f"{run_id}/run.json calls itself {about['run_id']!r}; {_REMEDY}.")
+    if not isinstance(about["device"], str) or not about["device"]:
+        raise RecordError(f"{run_id}/run.json names no device; {_REMEDY}.")
     return about
 
 
@@ -201,9 +203,19 @@ def row_fault(row: Row) -> str | None:
     for number in (row.p20, row.median, row.p80, row.max_abs_err):
         if number is not None and not math.isfinite(number):
             return f"{number} is not a finite number"
+    sizes = (row.batch, row.nheads, row.nheads_kv, row.seqlen_q, row.seqlen_k, row.head_dim)
+    blocks = (1 if row.block_m is None else row.block_m, 1 if row.block_n is None else row.block_n)
+    if min(*sizes, *blocks) < 1 or row.n < 0:
+        return "a size, tile or sample count that is not positive"
+    if row.head_dim > MAX_HEAD_DIM or max(row.seqlen_q, row.seqlen_k) > MAX_SEQLEN:
+        return f"head_dim or seqlen beyond {MAX_HEAD_DIM} or {MAX_SEQLEN}"
     if row.status == "ok":
         if row.median is None or row.median < 0:
             return "status is ok but there is no median"
+        if row.p20 is None or row.p80 is None or not row.p20 <= row.median <= row.p80:
+            return "p20, median and p80 are not in order"
+        if row.metric == "latency_ms" and row.p20 <= 0:
+            return "a latency that is not positive"
         if row.metric == "latency_ms" and row.max_abs_err is None:
             return "a timing without max_abs_err: it was not checked against float64"
     elif (row.p20, row.median, row.p80) != (None, None, None):

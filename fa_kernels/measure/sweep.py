@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
 
 
+def installed_peers() -> tuple[str, ...]:
+    """Names of the baselines whose library is installed."""
+    return tuple(BASELINES) if importlib.util.find_spec("torch") else ()
+
+
 @dataclass(frozen=True)
 class Grid:
     """What a sweep covers; the defaults are the grid the explorer shows.
@@ -34,7 +40,7 @@ class Grid:
     head_dims: tuple[int, ...] = (32, 64, 128)
     dtypes: tuple[str, ...] = ("float16", "float32")
     sram_kib: tuple[int, ...] = (16, 32, 64, 128, 192)
-    peers: tuple[str, ...] = tuple(BASELINES)
+    peers: tuple[str, ...] = field(default_factory=installed_peers)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.peers if name not in BASELINES]
@@ -98,18 +104,21 @@ class Estimates:
         return latency * matmul_flops(problem) / flops
 
 
-def precompile(problems: Sequence[AttentionProblem], grid: Grid, threads: int) -> int:
-    """Compile the grid's kernels in parallel (NVRTC releases the GIL); how many there were."""
+def precompile(work: Sequence[tuple[AttentionProblem, Sequence[Contender]]], threads: int) -> int:
+    """Compile what is to be measured in parallel (NVRTC releases the GIL); how many kernels."""
     from fa_kernels.cuda.compile import load_entry
 
     wanted = {}
-    for problem in problems:
-        for contender in contenders(problem, grid):
+    for problem, contending in work:
+        for contender in contending:
             if contender.tiling is None:
                 continue
             variant = VARIANTS[contender.variant]
             for count in (False, True):
-                plan = variant.plan(problem, contender.tiling, count_traffic=count)
+                try:
+                    plan = variant.plan(problem, contender.tiling, count_traffic=count)
+                except (ValueError, NotImplementedError):
+                    continue  # `measure_problem` records the refusal
                 wanted[(plan.kernel, tuple(plan.macros.items()))] = plan
     with ThreadPoolExecutor(threads) as pool:
         jobs = [
@@ -157,8 +166,35 @@ def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def _done(rows: Sequence[records.Row]) -> set[tuple[str, int, int]]:
-    return {(row.dtype, row.head_dim, row.seqlen_q) for row in rows}
+_Key = tuple[str, int, int, str, str, int | None, int | None]
+
+
+def _done(rows: Sequence[records.Row]) -> set[_Key]:
+    """What is finished: contenders of a problem with a latency row, measured or explained."""
+    return {
+        (r.dtype, r.head_dim, r.seqlen_q, r.provider, r.variant, r.block_m, r.block_n)
+        for r in rows
+        if r.metric == "latency_ms"
+    }
+
+
+def _key(problem: AttentionProblem, contender: Contender) -> _Key:
+    tiling = contender.tiling
+    tiles = (tiling.block_m, tiling.block_n) if tiling else (None, None)
+    where = (problem.dtype, problem.head_dim, problem.seqlen_q)
+    return (*where, contender.provider, contender.variant, *tiles)
+
+
+def _todo(
+    grid: Grid, rows: Sequence[records.Row]
+) -> list[tuple[AttentionProblem, list[Contender]]]:
+    done = _done(rows)
+    work = []
+    for problem in grid.problems():
+        left = [c for c in contenders(problem, grid) if _key(problem, c) not in done]
+        if left:
+            work.append((problem, left))
+    return work
 
 
 def run_sweep(
@@ -175,22 +211,20 @@ def run_sweep(
     start = time.monotonic()
     records.load_run.cache_clear()
     rows = list(records.load_run(folder.name, folder.parent).rows)
-    done, estimates = _done(rows), Estimates(rows)
-    todo = [p for p in grid.problems() if (p.dtype, p.head_dim, p.seqlen_q) not in done]
-    say(f"{len(done)} problems recorded, {len(todo)} to do")
+    estimates, todo = Estimates(rows), _todo(grid, rows)
+    say(f"{len(rows)} rows recorded, {len(todo)} problems to do or to finish")
     if not todo:
         return True
-    say(f"compiled {precompile(todo, grid, 16)} kernels in {time.monotonic() - start:.0f} s")
+    say(f"compiled {precompile(todo, 16)} kernels in {time.monotonic() - start:.0f} s")
     flush = Flush()
-    for i, problem in enumerate(todo):
+    for i, (problem, left) in enumerate(todo):
         if deadline_s is not None and time.monotonic() - start > deadline_s:
             say(f"deadline reached with {len(todo) - i} problems left: resume with {folder.name}")
             return False
         found = []
-        field = contenders(problem, grid)
-        for contender in field:
+        for contender in left:
             contender.estimate_ms = estimates.of(problem, contender)
-        for row in measure_problem(problem, field, flush):
+        for row in measure_problem(problem, left, flush):
             found.append(row)
             estimates.learn(row)
         records.append_rows(folder, found)

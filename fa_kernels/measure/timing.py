@@ -13,9 +13,11 @@ from typing import Any
 #: Python are not measured.
 FLUSH_BYTES = 1024**3
 METHOD = (
-    "CUDA events around single calls on one stream; a 1 GiB write before each call empties the L2 "
-    "and hides launch gaps; providers interleaved call by call in one process; random normal "
-    "inputs; workspace allocation from a warm pool included; median with 20th and 80th percentile"
+    "CUDA events around single calls on one stream; a 1 GiB write before each empties the L2 "
+    "(leaving it full of lines to write back) and gives the host 0.3 ms to queue the call, so "
+    "launch gaps count only if queueing takes longer; providers interleaved call by call in one "
+    "process, library by library where their workspaces do not fit together; random normal inputs; "
+    "allocation from a warm pool included; median with 20th and 80th percentile"
 )
 
 

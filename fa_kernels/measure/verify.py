@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from fa_kernels.cuda.compile import kernel_hash, load_entry
 from fa_kernels.cuda.launch import gpu_name, smem_limit_bytes
+from fa_kernels.cuda.plan import plan_fingerprint
 from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
 from fa_kernels.measure.about import current_arch, describe_run
 from fa_kernels.measure.check import Truth, sample_rows
@@ -30,8 +32,9 @@ HEAD_DIMS = (1, 20, 63, 64, 96, 128, 256)
 DTYPES = ("float16", "float32")
 MASKS = (None, "bottom_right", "top_left")
 #: How q, k, v lie in memory: contiguous; (batch, seqlen, heads, d) seen transposed; rows that do
-#: not start at multiples of 16 bytes; every other row of a longer tensor.
-LAYOUTS = ("bhsd", "bshd", "unaligned", "strided")
+#: not start at multiples of 16 bytes; every other row of a longer tensor; rows from last to first;
+#: one head seen as many (stride 0).
+LAYOUTS = ("bhsd", "bshd", "unaligned", "strided", "reversed", "broadcast")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ def make_inputs(case: Case, seed: int, xp: Any) -> list[Any]:
             "bshd": (p.batch, n, p.nheads, p.head_dim),
             "unaligned": (p.batch, p.nheads, n, p.head_dim + 1),
             "strided": (p.batch, p.nheads, 2 * n, p.head_dim),
+            "reversed": (p.batch, p.nheads, n, p.head_dim),
+            "broadcast": (p.batch, 1, n, p.head_dim),
         }[case.layout]
         full = rng.standard_normal(shape, dtype=np.float32)
         full = (full * np.float32(case.scale_inputs)).astype(p.dtype)
@@ -90,6 +95,8 @@ def make_inputs(case: Case, seed: int, xp: Any) -> list[Any]:
             "bshd": lambda a: a.transpose(0, 2, 1, 3),
             "unaligned": lambda a: a[..., 1:],
             "strided": lambda a: a[:, :, ::2],
+            "reversed": lambda a: a[:, :, ::-1],
+            "broadcast": lambda a: xp.broadcast_to(a, (a.shape[0], p.nheads, *a.shape[2:])),
         }[case.layout](full)
         arrays.append(view)
     return arrays
@@ -119,7 +126,7 @@ def verify_case(variant: Variant, case: Case, inputs: list[Any], truth: Truth) -
     p = case.problem
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none of these layouts may be copied
-        _poison(p)
+        _poison(p, variant)
         out, lse, _ = variant.run(*inputs, p, case.tiling)
         again, _, counted = variant.run(*inputs, p, case.tiling, count_traffic=True)
     check = truth.check(out, lse)
@@ -143,13 +150,42 @@ def _rows(problem: AttentionProblem) -> np.ndarray:
     return np.arange(problem.seqlen_q) if small else sample_rows(problem)
 
 
-def _poison(problem: AttentionProblem) -> None:
-    """Fill the blocks that the pool hands out next with NaN, so that an unwritten element shows."""
+def _poison(problem: AttentionProblem, variant: Variant) -> None:
+    """Fill the blocks that the pool hands out next with NaN, so that an unwritten element shows.
+
+    As many blocks and of the same sizes as a run allocates: out, lse, and S and P if it has them.
+    """
     import cupy
 
-    blocks = [cupy.empty(n, np.uint8) for n in (problem.q_bytes, problem.lse_bytes)]
+    half = variant.workspace_bytes(problem) // 2
+    sizes = (problem.q_bytes, problem.lse_bytes, half, half)
+    blocks = [cupy.empty(n, np.uint8) for n in sizes if n]
     for block in blocks:
         block.fill(0xFF)
+
+
+def _nan_case(dtype: str) -> Case:
+    return Case(AttentionProblem(1, 2, 150, 150, 64, dtype), Tiling(32, 32))
+
+
+def nan_leaves_its_row(variant: Variant, dtype: str, value: float) -> list[str]:
+    """Faults where `value` (NaN or inf) in one query row changes any other row of out or lse."""
+    import cupy
+
+    case = _nan_case(dtype)
+    problem = case.problem
+    q, k, v = make_inputs(case, 0, cupy)
+    clean_out, clean_lse, _ = variant.run(q, k, v, problem, case.tiling)
+    q[0, 1, 70, 3] = value
+    out, lse, _ = variant.run(q, k, v, problem, case.tiling)
+    others = np.delete(np.arange(problem.seqlen_q), 70)
+    same = bool((out[0, 0] == clean_out[0, 0]).all() and (lse[0, 0] == clean_lse[0, 0]).all())
+    same &= bool((out[0, 1, others] == clean_out[0, 1, others]).all())
+    same &= bool((lse[0, 1, others] == clean_lse[0, 1, others]).all())
+    faults = [] if same else [f"{value} in one query row reaches another row ({dtype})"]
+    if not bool(cupy.isnan(out[0, 1, 70]).any()):
+        faults.append(f"{value} in a query row does not show in its own row ({dtype})")
+    return faults
 
 
 def _refused(variant: Variant, case: Case) -> bool:
@@ -202,15 +238,31 @@ def verify(
                 tally.skipped += 1
                 continue
             tally.cases += 1
-            try:
-                faults = verify_case(variant, case, inputs, truth)
-            except Exception as error:
-                faults = [f"{type(error).__name__}: {error}"]
+            faults = _faults(partial(verify_case, variant, case, inputs, truth))
             if faults:
                 tally.failures += 1
                 say(f"FAIL {variant.kernel} {case}: {'; '.join(faults)[:600]}")
         _note_errors(tallies, selected, case, inputs, truth)
+    for variant, dtype, value in itertools.product(selected, DTYPES, (np.nan, np.inf)):
+        tally = tallies[variant.kernel]
+        if _refused(variant, _nan_case(dtype)):
+            tally.skipped += 1
+            continue
+        tally.cases += 1
+        faults = _faults(partial(nan_leaves_its_row, variant, dtype, value))
+        if faults:
+            tally.failures += 1
+            say(f"FAIL {variant.kernel}: {'; '.join(faults)}")
     return tallies
+
+
+def _faults(check: Callable[[], list[str]]) -> list[str]:
+    """What `check` finds; an exception is a fault like any other, so the other cases still run."""
+    try:
+        with np.errstate(invalid="ignore"):
+            return check()
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
 
 
 def _note_errors(
@@ -245,6 +297,7 @@ def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIE
     for kernel, tally in tallies.items():
         kernels[kernel] = {
             "hash": kernel_hash(kernel),
+            "plans": plan_fingerprint(kernel),
             "cases": tally.cases,
             "failures": tally.failures,
             "refused_on_this_gpu": tally.skipped,

@@ -41,7 +41,8 @@ def test_kinds(array: Any, kind: str, on_gpu: bool) -> None:
 
 
 def test_a_gpu_tensor_that_needs_no_gradient_is_usable() -> None:
-    good = {"shape": (1, 2, 3, 4), "requires_grad": False}
+    good = {"shape": (1, 2, 3, 4), "requires_grad": False, "layout": "torch.strided"}
+    good["is_neg"] = lambda self: False
     arrays.refuse_unusable("q", fake("torch", device=Device("cuda:0"), **good))
     arrays.refuse_unusable("q", fake("cupy", shape=(1, 2, 3, 4)))
     with pytest.raises(ValueError, match=r"^q lives on mps:0: move it to the CPU or a CUDA GPU"):

@@ -110,7 +110,7 @@ def test_any_rows_are_used_in_place(layout: str) -> None:
 def test_a_last_axis_that_is_not_contiguous_is_copied_once_and_reported() -> None:
     q = on_gpu(np.arange(2 * 3 * 4 * 8, dtype=np.float32).reshape(2, 3, 4, 8))
     for view in (q[..., ::2], q[..., ::-1], q.transpose(0, 1, 3, 2)):
-        with pytest.warns(UserWarning, match=r"q.*copied once.*head_dim") as record:
+        with pytest.warns(UserWarning, match=r"q.*copied once.*contiguous last axis") as record:
             copy = usable("q", view)
         assert len(record) == 1
         assert copy.flags.c_contiguous

@@ -147,9 +147,26 @@ def test_a_contender_that_raises_does_not_stop_the_others() -> None:
     rows = measure(
         broken(RuntimeError("no\nkernel " + "x" * 999)), broken(OutOfMemoryError()), flash()
     )
-    assert [r.status for r in rows[:2]] == ["failed", "does not fit"]
+    assert [r.status for r in rows[:2]] == ["failed", "failed"]
     assert rows[0].detail.startswith("RuntimeError: no kernel x") and len(rows[0].detail) == 300
     assert rows[-1].status == "ok" and rows[-1].metric == "latency_ms"
+
+
+def test_workspaces_that_do_not_fit_together_are_timed_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[None] = []
+    monkeypatch.setattr(memory, "free_pools", lambda: freed.append(None))
+    ours = replace(flash(), workspace_bytes=600 * 2**20)
+    peer = replace(
+        flash(), provider="torch_eager", variant="sdpa", tiling=None, workspace_bytes=600 * 2**20
+    )
+    rows = [r for r in measure(ours, peer) if r.metric == "latency_ms"]
+    assert [(r.provider, r.status) for r in rows] == [("fa_kernels", "ok"), ("torch_eager", "ok")]
+    assert all(r.detail == point.APART for r in rows)
+    assert len(freed) == 3, "before the problem and before each group"
+    together = [r for r in measure(ours) if r.metric == "latency_ms"]
+    assert together[0].detail == ""
 
 
 def test_too_much_shared_memory_is_refused_in_words(gpu: list[str]) -> None:
@@ -222,6 +239,7 @@ def test_cancelling_keeps_what_was_measured() -> None:
 def test_progress_runs_from_nought_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[float, str]] = []
     monkeypatch.setattr("fa_kernels.measure.live.Flush", lambda: None)
+    monkeypatch.setattr("fa_kernels.measure.live.free_pools", lambda: None)
     rows = list(measure_point(PROBLEM, TILING, lambda share, text: told.append((share, text))))
     assert {r.variant for r in rows if r.metric == "latency_ms"} == set(VARIANTS)
     shares = [share for share, _ in told]

@@ -201,11 +201,13 @@ class FakeGpu:
             raise KeyboardInterrupt
         self.problems.append(problem)
         self.estimates.append({c.label: c.estimate_ms for c in field})
-        tiling = Tiling.from_sram(64 * KIB, 64, "float16")
-        yield measured(
-            problem.seqlen_q, 1.0, nheads=problem.nheads, head_dim=problem.head_dim,
-            dtype=problem.dtype, block_m=tiling.block_m, block_n=tiling.block_n,
-        )  # fmt: skip
+        for c in field:
+            tiles = (c.tiling.block_m, c.tiling.block_n) if c.tiling else (None, None)
+            yield measured(
+                problem.seqlen_q, 1.0, nheads=problem.nheads, head_dim=problem.head_dim,
+                dtype=problem.dtype, block_m=tiles[0], block_n=tiles[1],
+                provider=c.provider, variant=c.variant,
+            )  # fmt: skip
 
 
 @pytest.fixture
@@ -228,8 +230,12 @@ def test_a_sweep_measures_every_problem_and_learns_from_the_one_before(
     assert all(estimate is None for estimate in gpu.estimates[0].values())
     assert gpu.estimates[1]["fa_kernels flash_q_outer 64x128"] == pytest.approx(2.0)
     records.load_run.cache_clear()
-    assert [r.seqlen_q for r in records.load_run(folder.name, tmp_path).rows] == [128, 256]
-    assert said[0] == "0 problems recorded, 2 to do" and "compiled 7 kernels" in said[1]
+    rows = records.load_run(folder.name, tmp_path).rows
+    assert [r.seqlen_q for r in rows] == [128] * 3 + [256] * 3
+    assert (
+        said[0] == "0 rows recorded, 2 problems to do or to finish"
+        and "compiled 7 kernels" in said[1]
+    )
     assert "flash_q_outer 1 ms" in said[-1]
 
 
@@ -245,6 +251,20 @@ def test_an_interrupted_sweep_resumes_where_it_was(gpu: FakeGpu, tmp_path: Path)
     assert gpu.estimates[1]["fa_kernels flash_q_outer 64x128"] is not None, "learned from disk"
     assert run_sweep(folder, SMALL, say=lambda text: None)
     assert len(gpu.problems) == 2, "nothing left to do"
+
+
+@pytest.mark.usefixtures("described")
+def test_a_contender_without_its_latency_is_measured_again(gpu: FakeGpu, tmp_path: Path) -> None:
+    folder = start_run("grid", "", tmp_path)
+    assert run_sweep(folder, SMALL, say=lambda text: None)
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("torch_flash,sdpa,fwd,float16,64")]
+    assert len(kept) == len(lines) - 1
+    (folder / "rows.csv").write_text("".join(kept))
+    assert run_sweep(folder, SMALL, say=lambda text: None)
+    assert list(gpu.estimates[-1]) == ["torch_flash sdpa"]
+    records.load_run.cache_clear()
+    assert len(records.load_run(folder.name, tmp_path).rows) == 6
 
 
 @pytest.mark.usefixtures("described")

@@ -17,7 +17,8 @@
 //   ceil(seqlen_q / BLOCK_M); O seqlen_q d; lse seqlen_q fp32. Masked elements never move.
 // Numerics: products and sums in fp32. S and P are rounded to the io dtype in HBM, so fp16 scores
 //   beyond 65504 overflow (04 keeps them in fp32). Subnormal fp32 values are flushed to zero. A row
-//   with no kept key gives out 0 and lse -inf. NaN in one query row stays in that row.
+//   with no kept key gives out 0 and lse -inf. NaN in one query row stays in that row; NaN or inf
+//   in a V row reaches every row of Q that shares a tile with it, masked or not (0 * NaN).
 // Architectures: sm_75 and later.
 // Changed from 01: a tile of Q, K, P or V is read once from HBM and then reused from shared memory.
 // Limits and verdict: the workspace, 2 batch nheads seqlen_q seqlen_k itemsize bytes, ends it long

@@ -14,7 +14,8 @@
 //   and seqlen_q fp32 for lse. A causal Q tile reads only the K/V rows that its last row attends.
 // Numerics: S, P, O, m, l in fp32; exp2 with log2(e) folded into the scale. Subnormal fp32 values
 //   are flushed to zero. A row with no kept key gives out 0 and lse -inf. NaN in one query row
-//   stays in that row.
+//   stays in that row; NaN or inf in a V row reaches every row of Q that shares a tile with it,
+//   masked or not (0 * NaN).
 // Architectures: sm_75 and later.
 // Changed from 02: S and P stay in shared memory (one launch instead of three), which needs the
 //   online softmax; the matmul loops are the same code (tile.cuh).

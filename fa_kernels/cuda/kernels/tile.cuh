@@ -123,14 +123,16 @@ __device__ __forceinline__ float reduce_lanes(float value, int lanes, Op op) {
 // m_smem, l_smem, alpha_smem [BLOCK_M]: running maximum, running sum, factor for the accumulator.
 __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float* l_smem,
                                              float* alpha_smem) {
+    constexpr int STEP = THREADS / ROW_LANES;  // rows in flight
     const int lane = threadIdx.x % ROW_LANES;
-    // Whole warps stay in the loop (round_up), since the shuffles below need all lanes.
-    for (int row = threadIdx.x / ROW_LANES; row < round_up(BLOCK_M, THREADS / ROW_LANES);
-         row += THREADS / ROW_LANES) {
-        const bool valid = row < BLOCK_M;
-        float* s_row = s_smem + min(row, BLOCK_M - 1) * BLOCK_N_PAD;
+    // Whole warps stay in the loop (round_up), since the shuffles below need all lanes; a row past
+    // the tile has no columns. Where STEP divides BLOCK_M, `valid` is true at compile time.
+    for (int row = threadIdx.x / ROW_LANES; row < round_up(BLOCK_M, STEP); row += STEP) {
+        const bool valid = BLOCK_M % STEP == 0 || row < BLOCK_M;
+        const int cols = valid ? BLOCK_N : 0;
+        float* s_row = s_smem + row * BLOCK_N_PAD;
         float m_tile = -INF;
-        for (int col = lane * 4; col < BLOCK_N; col += ROW_LANES * 4) {
+        for (int col = lane * 4; col < cols; col += ROW_LANES * 4) {
             const float4 s = *reinterpret_cast<const float4*>(s_row + col);
             m_tile = fmaxf(m_tile, s.x);
             if (col + 1 < BLOCK_N) m_tile = fmaxf(m_tile, s.y);
@@ -138,19 +140,19 @@ __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float
             if (col + 3 < BLOCK_N) m_tile = fmaxf(m_tile, s.w);
         }
         m_tile = reduce_lanes(m_tile, ROW_LANES, [](float a, float b) { return fmaxf(a, b); });
-        const float m_old = m_smem[min(row, BLOCK_M - 1)];
+        const float m_old = valid ? m_smem[row] : -INF;
         const float m_new = fmaxf(m_old, m_tile);
         // A row that has seen only masked keys has m = -inf; -inf - -inf would be NaN.
         const float m_safe = m_new == -INF ? 0.f : m_new;
         float l_tile = 0.f;
-        for (int col = lane * 4; col < BLOCK_N; col += ROW_LANES * 4) {
+        for (int col = lane * 4; col < cols; col += ROW_LANES * 4) {
             float4 p = *reinterpret_cast<const float4*>(s_row + col);
             p.x = exp2f(p.x - m_safe);
             p.y = col + 1 < BLOCK_N ? exp2f(p.y - m_safe) : 0.f;
             p.z = col + 2 < BLOCK_N ? exp2f(p.z - m_safe) : 0.f;
             p.w = col + 3 < BLOCK_N ? exp2f(p.w - m_safe) : 0.f;
             l_tile += (p.x + p.y) + (p.z + p.w);
-            if (valid) *reinterpret_cast<float4*>(s_row + col) = p;
+            *reinterpret_cast<float4*>(s_row + col) = p;
         }
         l_tile = reduce_lanes(l_tile, ROW_LANES, [](float a, float b) { return a + b; });
         // The eight lanes read m_smem[row] above; none may still do so when lane 0 overwrites it.
