@@ -88,6 +88,10 @@ def _measure_ui() -> int:
 
 def _measure(args: argparse.Namespace) -> int:
     if args.ui:
+        given = {name for name, value in vars(args).items() if value not in (None, False)}
+        other = given - {"command", "ui"} - ({"label"} if args.label == "grid" else set())
+        if other:
+            sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
     _refuse_without_gpu("measure")
     from fa_kernels.measure import records

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,7 +162,9 @@ def test_import_loads_numpy_alone() -> None:
 
 
 def test_import_is_quick() -> None:
-    """Median wall time of `import numpy; import fa_kernels` in a fresh interpreter.
+    """Least wall time of `import numpy; import fa_kernels` in a fresh interpreter, of five.
+
+    The least, because other work on the machine only ever adds.
 
     NumPy is the greater part, and it is counted: a reader waits for both. The two are printed
     apart, so that a failure says whose time it was.
@@ -174,8 +175,8 @@ def test_import_is_quick() -> None:
     )
     run_python(code)  # the first run reads the disk and writes the .pyc files
     runs = [[float(word) for word in run_python(code).split()] for _ in range(5)]
-    of_numpy, of_ours = (statistics.median(column) for column in zip(*runs, strict=True))
-    total = statistics.median(sum(run) for run in runs)
+    of_numpy, of_ours = (min(column) for column in zip(*runs, strict=True))
+    total = min(sum(run) for run in runs)
     print(f"import numpy {of_numpy:.3f} s, fa_kernels {of_ours:.3f} s, together {total:.3f} s")
     assert total < IMPORT_SECONDS, f"numpy {of_numpy:.3f} s + fa_kernels {of_ours:.3f} s"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fa_kernels.cuda.verified import kernel_status
+from fa_kernels.device import Device
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import Row, Run
@@ -31,39 +32,46 @@ def _counted(run: Run, timed: Row) -> str:
     return traffic(rows[0].median) if rows and rows[0].median is not None else "not counted"
 
 
-def _cells(run: Run, provider: str, variant: str, what: str, status: str) -> list[str]:
+def _cells(
+    run: Run, provider: str, variant: str, what: str, status: str, sheet: Device
+) -> list[str]:
     row = _fastest(run, provider, variant)
     name = f"`{VARIANTS[variant].kernel}`" if variant in VARIANTS else provider
     if row is None or row.median is None:
-        return [name, what, "", "not recorded", "", "", status]
+        return [name, what, "", "not recorded", "", "", "", status]
     problem = AttentionProblem(
         row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
     )
     tiles = f"{row.block_m} × {row.block_n}" if row.block_m else "its own"
     rate = matmul_flops(problem) / row.median / 1e9
     ours = provider == "fa_kernels"
+    # Ours compute on CUDA cores in fp32; the peers' matmuls run on tensor cores in the io dtype.
+    peak = sheet.peak_tflops("float32" if ours else row.dtype, tensor_cores=not ours)
     return [
         name,
         what,
         tiles,
         f"{significant(row.median)} ms",
         f"{rate:.0f}",
+        f"{100 * rate / peak:.0f} % of {peak:.0f}",
         _counted(run, row) if ours else "",
         status,
     ]
 
 
-def kernel_table(run: Run, arch: str) -> str:
+def kernel_table(run: Run, sheet: Device) -> str:
     """Markdown: our kernels and the peers at one point of `run`, each with its fastest tiling.
 
-    `arch` is the architecture whose verification record the last column shows.
+    `sheet` is the data sheet of the run's GPU: it gives the peaks, and the architecture whose
+    verification record the last column shows.
     """
     rows = [
-        _cells(run, "fa_kernels", v.name, v.summary, kernel_status(v.kernel, arch))
+        _cells(run, "fa_kernels", v.name, v.summary, kernel_status(v.kernel, sheet.arch), sheet)
         for v in VARIANTS.values()
     ]
-    rows += [_cells(run, b.provider, "sdpa", b.summary, "") for b in BASELINES.values()]
-    header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "HBM, counted", arch]
+    rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]
+    header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "peak", "HBM, counted"]
+    header.append(sheet.arch)
     shape = AttentionProblem.of_tokens(POINT["seqlen_q"], POINT["head_dim"], "float16").describe()
     caption = f"{shape}, forward; {run.device}, recorded run `{run.run_id}`."
     return "\n".join([*_markdown(header, rows), "", caption])

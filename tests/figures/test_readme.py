@@ -1,0 +1,40 @@
+"""The README's table and picture are those of the recorded run; `make figures` redraws them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fa_kernels.figures.kernel_table import BEGIN, kernel_table, with_table
+from fa_kernels.figures.readme import PICTURE, README, SIDECAR, provenance, sheet_of
+from fa_kernels.measure.records import Run, list_runs, load_run
+from fa_kernels.variants import VARIANTS
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return load_run(list_runs()[0])
+
+
+def test_the_table_is_the_runs(run: Run) -> None:
+    text = README.read_text(encoding="utf-8")
+    assert with_table(text, kernel_table(run, sheet_of(run))) == text, "run `make figures`"
+
+
+def test_the_picture_is_the_runs(run: Run) -> None:
+    assert PICTURE.exists()
+    kept = json.loads(SIDECAR.read_text(encoding="utf-8"))
+    assert kept == provenance(run, sheet_of(run)), "run `make figures`"
+
+
+def test_the_table_has_a_row_for_every_variant(run: Run) -> None:
+    table = kernel_table(run, sheet_of(run))
+    for variant in VARIANTS.values():
+        assert f"| `{variant.kernel}` |" in table
+    assert f"`{run.run_id}`" in table
+
+
+def test_a_readme_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"no block from {BEGIN}"):
+        with_table("# a title", "a table")
