@@ -78,6 +78,10 @@ class Device:
         """Compute capability as one number: 90 for sm_90."""
         return int(self.arch.removeprefix("sm_"))
 
+    def is_called(self, cuda_name: str) -> bool:
+        """True if `cuda_name`, as CUDA reports a GPU, is one of this sheet's names in full."""
+        return _plain(cuda_name) in {_plain(name) for name in self.cuda_names}
+
     def peak_tflops(self, dtype: object, tensor_cores: bool) -> float:
         """The arithmetic ceiling in TFLOP/s for `dtype` operands, accumulated in fp32.
 
@@ -249,10 +253,9 @@ def match_device(cuda_name: str, sm: int, memory_bytes: int) -> Device | None:
         except ValueError as error:
             broken = broken or error
             continue
-        named = _plain(cuda_name) in {_plain(name) for name in sheet.cuda_names}
         # Reported memory is below the capacity by ECC (T4: 1/16) and the driver's reserve.
         fits = 0.88 <= memory_bytes / sheet.hbm_capacity_bytes <= 1.01
-        if named and fits and sm == sheet.sm:
+        if sheet.is_called(cuda_name) and fits and sm == sheet.sm:
             return sheet
     if broken is not None:
         raise broken

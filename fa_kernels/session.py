@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fa_kernels.cuda import launch
 from fa_kernels.cuda.arrays import refuse_without_gpu
-from fa_kernels.measure.records import RecordError, Run, list_runs, load_run
+from fa_kernels.figures.recorded import read_run
+from fa_kernels.measure.records import MEASURED_DIR, Run, list_runs
 
 BACKENDS = ("auto", "cuda", "numpy")
 
@@ -66,7 +67,25 @@ def current() -> Session:
     return _current[-1] if _current else session()
 
 
-def session(backend: str = "auto", run_id: str | None = None, root: Path | None = None) -> Session:
+def in_use(given: Session | None) -> Session:
+    """The session that a widget was given, or the current one.
+
+    Raises:
+        TypeError: what was given is no session.
+    """
+    if given is None:
+        return current()
+    if not isinstance(given, Session):
+        raise TypeError(
+            f"session = {given!r} is not a session: pass what fa.session() returned, "
+            "or leave it out."
+        )
+    return given
+
+
+def session(
+    backend: str = "auto", run_id: str | None = None, root: Path | str | None = None
+) -> Session:
     """Choose what the widgets of this notebook use, and show it as a banner.
 
     Args:
@@ -75,30 +94,46 @@ def session(backend: str = "auto", run_id: str | None = None, root: Path | None 
         root: another folder of recorded runs.
 
     Raises:
-        ValueError: unknown backend, or "cuda" where there is no GPU. Recorded data that is missing
-            or corrupt raises nothing: the banner says so.
+        ValueError: unknown backend, or "cuda" where there is no GPU.
+        TypeError: `root` is not a path. Recorded data that is missing or corrupt raises nothing,
+            nor does a bad `run_id`: the banner says so.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
     if backend == "cuda":
         refuse_without_gpu()
     on_gpu = backend != "numpy" and launch.available()
-    run, notes = _recorded(run_id, root)
+    if root is not None and not isinstance(root, str | Path):
+        raise TypeError(f"root = {root!r} is not a path: pass the folder that holds the runs.")
+    folder = None if root is None else Path(root)
+    run, notes = _recorded(run_id, folder)
     gpu = launch.gpu_name() if on_gpu else None
-    made = Session("cuda" if on_gpu else "numpy", gpu, run, tuple(notes), root)
+    made = Session("cuda" if on_gpu else "numpy", gpu, run, tuple(notes), folder)
     _current[:] = [made]
     return made
 
 
-def _recorded(run_id: str | None, root: Path | None) -> tuple[Run | None, list[str]]:
+def _recorded(run_id: object, root: Path | None) -> tuple[Run | None, list[str]]:
     """The run asked for, or the newest that can be read; and a sentence per thing that cannot."""
     notes: list[str] = []
-    wanted = [run_id] if run_id is not None else list_runs(root)
-    for name in wanted:
-        try:
-            return load_run(name, root), notes
-        except RecordError as error:
-            notes.append(f"{str(error)[:1].upper()}{str(error)[1:]}")
-    if not notes:
-        notes.append("data/measured holds no run: runtimes are the model's roofline.")
-    return None, notes
+    try:
+        known = list_runs(root)
+    except OSError as error:
+        known = []
+        notes.append(f"{root or MEASURED_DIR} cannot be read ({error.strerror}).")
+    if run_id is not None and not isinstance(run_id, str):
+        names = ", ".join(map(repr, known)) or "none"
+        return None, [f"run_id = {run_id!r} is not a name: choose a recorded run ({names})."]
+    for name in known if run_id is None else [run_id]:
+        found = read_run(name, root)
+        if isinstance(found, Run):
+            return found, notes
+        notes.append(found)
+    return None, notes or [_nothing_in(root)]
+
+
+def _nothing_in(root: Path | None) -> str:
+    folder, holds = "data/measured" if root is None else str(root), "holds no run"
+    if root is not None and not root.is_dir():
+        holds = "is not a folder" if root.exists() else "does not exist"
+    return f"{folder} {holds}: runtimes are lower bounds of the model."

@@ -286,6 +286,13 @@ def test_match_device(cuda_name: str, sm: int, memory_bytes: int, slug: str | No
     assert (found.slug if found else None) == slug
 
 
+def test_devices_are_told_apart_by_their_full_name() -> None:
+    assert dv.device("h200").is_called("NVIDIA H200")
+    assert dv.device("h200").is_called(" nvidia  h200 ")
+    assert not dv.device("h200").is_called("NVIDIA H200 NVL")
+    assert dv.device("t4").is_called("Tesla T4")
+
+
 def test_match_device_with_a_corrupt_sheet(sheets: Path) -> None:
     (sheets / "a100-40gb.json").write_text("{", encoding="utf-8")
     found = dv.match_device("Tesla T4", 75, 15843721216)

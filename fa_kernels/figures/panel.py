@@ -84,16 +84,23 @@ class Panel:
             Words(x, frame.caption_y, caption, at=below, colour=theme.MUTED),
         ]
 
-    def note(self, frame: Frame, text: str) -> None:
-        """A sentence at the top of the panel, over the curves: why something is not there."""
+    def note(self, frame: Frame, text: str, log: bool) -> None:
+        """Words over the curves that say why something is not there; "; " starts a new line.
+
+        They stand where curves that rise leave room: at the bottom right on log axes, at the left
+        on linear ones. The labels of lines and of what was not measured are above or beside.
+        """
+        side = "right" if log else "left"
         self.notes.append(
             {
-                "x": sum(frame.x) / 2,
-                "y": frame.y[0] + 0.9 * (frame.y[1] - frame.y[0]),
+                "x": frame.x[1] - 0.01 if log else frame.x[0] + 0.01,
+                "y": frame.y[0] + (0.04 if log else 0.72) * (frame.y[1] - frame.y[0]),
                 "xref": "paper",
                 "yref": "paper",
-                "xanchor": "center",
-                "text": text,
+                "xanchor": side,
+                "yanchor": "bottom" if log else "top",
+                "align": side,
+                "text": text.replace("; ", ";<br>"),
                 "showarrow": False,
                 "bgcolor": theme.PAPER,
                 "font": theme.font(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,9 @@ from fa_kernels.variants import VARIANTS, Variant
 #: The variant whose tiles are drawn: the last one, which keeps most on chip.
 SHOWN = list(VARIANTS)[-1]
 BANDWIDTH, ARITHMETIC = "HBM bandwidth", "fp32 arithmetic"
+CACHED = f"{ARITHMETIC}, as long as the L2 cache answers re-reads"
+#: Tensors that one part of an algorithm writes and another reads; inputs and outputs are not here.
+_INTERMEDIATES = ("s", "p")
 
 
 def checked_seqlen(value: object) -> int:
@@ -38,24 +42,30 @@ def checked_sram_kib(value: object) -> int:
 
 @dataclass(frozen=True)
 class Bound:
-    """The roofline of a variant: moving its modelled bytes, or doing its sums, in ms.
+    """What a variant takes at least on a device, in ms: to move its bytes, to do its sums.
 
-    The bytes are those the kernel asks for. Where the L2 cache answers some of them, HBM itself
-    has less to do, so this is an estimate from the model and not a lower bound.
+    `compulsory_ms` moves the bytes that no cache can save (`Point.compulsory_bytes`) at the rate of
+    HBM, `requested_ms` all bytes the kernel asks for. Between them lies what the L2 cache answers:
+    mostly the re-reads of K and V.
     """
 
-    hbm_ms: float
+    compulsory_ms: float
+    requested_ms: float
     fp32_ms: float
+    #: Whose re-reads a cache can answer: inputs read more than once, or else S and P.
+    reread: tuple[str, ...] = ("k", "v")
 
     @property
     def ms(self) -> float:
-        """The larger of the two: the roofline."""
-        return max(self.hbm_ms, self.fp32_ms)
+        """No launch of this variant is faster: the larger of compulsory bytes and arithmetic."""
+        return max(self.compulsory_ms, self.fp32_ms)
 
     @property
     def limit(self) -> str:
-        """Which of the two it is, in words."""
-        return BANDWIDTH if self.hbm_ms > self.fp32_ms else ARITHMETIC
+        """`BANDWIDTH` or `ARITHMETIC` where that is certain, else `CACHED`: the cache decides."""
+        if self.compulsory_ms > self.fp32_ms:
+            return BANDWIDTH
+        return ARITHMETIC if self.requested_ms <= self.fp32_ms else CACHED
 
 
 @dataclass(frozen=True)
@@ -127,11 +137,32 @@ class Point:
         """FLOPs of the two matmuls."""
         return matmul_flops(self.problem)
 
+    def compulsory_bytes(self, variant: Variant) -> int:
+        """HBM bytes of `variant` that no cache can save, from a cold L2.
+
+        q, k and v are read once, out and lse written once. Of S and P, what is larger than the L2
+        cache has to leave it and to come back; a tensor that fits may never reach HBM at all.
+        """
+        problem, written = self.problem, self.traffic(variant).written_bytes
+        ends = 2 * problem.q_bytes + 2 * problem.kv_bytes + problem.lse_bytes
+        sizes = (written.get(tensor, 0) for tensor in _INTERMEDIATES)
+        return ends + 2 * sum(max(0, size - self.device.l2_bytes) for size in sizes)
+
+    @property
+    def fp32_peak_tflops(self) -> float:
+        """The arithmetic ceiling of our kernels: they convert to fp32 and use CUDA cores."""
+        return self.device.peak_tflops(self.problem.dtype, tensor_cores=False)
+
     def bound(self, variant: Variant) -> Bound:
-        """The roofline of `variant` on this device (our kernels compute on fp32 CUDA cores)."""
-        hbm_ms = self.traffic(variant).total_bytes / (self.device.hbm_bandwidth_gb_s * 1e6)
-        peak = self.device.peak_tflops(self.problem.dtype, tensor_cores=False)
-        return Bound(hbm_ms, self.flops / (peak * 1e9))
+        """What `variant` takes at least on this device, and which limit that is."""
+        moved, bytes_per_ms = self.traffic(variant), self.device.hbm_bandwidth_gb_s * 1e6
+        once = {"q": self.problem.q_bytes, "k": self.problem.kv_bytes, "v": self.problem.kv_bytes}
+        return Bound(
+            self.compulsory_bytes(variant) / bytes_per_ms,
+            moved.total_bytes / bytes_per_ms,
+            self.flops / (self.fp32_peak_tflops * 1e9),
+            tuple(t for t, size in once.items() if moved.read_bytes[t] > size) or _INTERMEDIATES,
+        )
 
     def fits(self, variant: Variant) -> bool:
         """True if inputs, outputs and workspace fit the device's memory."""
@@ -159,9 +190,14 @@ def sentence(point: Point) -> str:
     return f"At {sizes} {first.label} moves {ratio} the HBM bytes of {last.label}. {binding(point)}"
 
 
+def device_words(device: Device) -> str:
+    """A device's name in running text, without the vendor's."""
+    return device.name.removeprefix("NVIDIA ")
+
+
 def binding(point: Point) -> str:
     """Which limit of the device binds each variant, in one or two sentences."""
-    name = point.device.name.removeprefix("NVIDIA ")
+    name = device_words(point.device)
     tight = [variant for variant in VARIANTS.values() if not point.fits(variant)]
     loose = [variant for variant in VARIANTS.values() if point.fits(variant)]
     words = []
@@ -173,23 +209,49 @@ def binding(point: Point) -> str:
         have = units.capacity(point.device.hbm_capacity_bytes)
         words.append(f"Memory capacity binds: {wants}, {name} has {have}.")
     if loose:
-        words.append(f"On {name} {_roofline(point, loose)}.")
+        words.append(f"On {name} {_limits(point, loose)}.")
     return " ".join(words)
 
 
-def _roofline(point: Point, variants: list[Variant]) -> str:
-    bounds = [point.bound(variant) for variant in variants]
-    labels = [variant.label for variant in variants]
-    hbm = [units.duration(bound.hbm_ms) for bound in bounds]
-    fp32 = units.duration(bounds[0].fp32_ms)
-    if {bound.limit for bound in bounds} == {ARITHMETIC}:
-        moving = " and ".join(hbm)
-        both = " and ".join(labels)
-        return f"{ARITHMETIC} binds {both}: {fp32} of it against {moving} of modelled HBM traffic"
-    parts = [
-        f"{bound.limit} binds {label} ({moving} against {fp32} of {ARITHMETIC})"
-        if bound.limit == BANDWIDTH
-        else f"{bound.limit} binds {label} ({fp32} against {moving} of modelled HBM traffic)"
-        for bound, label, moving in zip(bounds, labels, hbm, strict=True)
-    ]
-    return ", ".join(parts)
+def _limits(point: Point, variants: list[Variant]) -> str:
+    """One clause per limit: the variants it binds, and the times that show it."""
+    bounds = {variant.label: point.bound(variant) for variant in variants}
+
+    def bound_by(limit: str) -> tuple[str, list[Bound]]:
+        found = {label: bound for label, bound in bounds.items() if bound.limit == limit}
+        return " and ".join(found), list(found.values())
+
+    fp32 = units.duration(next(iter(bounds.values())).fp32_ms)
+    clauses = []
+    labels, some = bound_by(BANDWIDTH)
+    if some:
+        moving = _times(b.compulsory_ms for b in some)
+        clauses.append(f"{BANDWIDTH} binds {labels} ({moving}, against {fp32} of {ARITHMETIC})")
+    labels, some = bound_by(ARITHMETIC)
+    if some:
+        moving = _times(b.requested_ms for b in some)
+        clauses.append(
+            f"{ARITHMETIC} binds {labels} ({fp32}, against at most {moving} of HBM traffic)"
+        )
+    subject = "it" if some else f"{ARITHMETIC} ({fp32})"
+    labels, some = bound_by(CACHED)
+    if some:
+        clauses.append(f"{subject} binds {labels} as long as {_cached_words(some)}")
+    return "; ".join(clauses)
+
+
+def _cached_words(bounds: list[Bound]) -> str:
+    names = sorted(
+        {tensor.upper() for bound in bounds for tensor in bound.reread}, key="QKVSP".index
+    )
+    tensors = " and ".join([", ".join(names[:-1]), names[-1]])
+    asked = _times(b.requested_ms for b in bounds)
+    least = _times(b.compulsory_ms for b in bounds)
+    return (
+        f"the L2 cache answers the re-reads of {tensors} "
+        f"({asked} requested at the HBM rate, {least} of it compulsory)"
+    )
+
+
+def _times(milliseconds: Iterable[float]) -> str:
+    return " and ".join(units.duration(ms) for ms in milliseconds)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.point import Point
+from fa_kernels.figures.point import Point, device_words
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run
 from fa_kernels.problem import SHORT_DTYPE
@@ -27,13 +27,18 @@ def series_name(row: Row) -> str:
     return row.variant if row.provider == OURS else row.provider
 
 
-def recorded_on(device_name: str, device: Device) -> bool:
-    """True if a run's device, as CUDA names it, is what this sheet describes."""
+def read_run(run_id: str, root: Path | None = None) -> Run | str:
+    """The run, or the sentence that says why it cannot be read. Nothing raises.
 
-    def plain(name: str) -> str:
-        return " ".join(name.split()).casefold().removeprefix("nvidia ")
-
-    return plain(device_name) in {plain(name) for name in device.cuda_names}
+    What lies on a disk must not stop a notebook's first cell, whatever it is.
+    """
+    try:
+        return load_run(run_id, root)
+    except RecordError as error:
+        return f"{str(error)[:1].upper()}{str(error)[1:]}"
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        return f"The recorded run {run_id!r} cannot be read ({why}): restore it or choose another."
 
 
 class RecordedRun:
@@ -120,6 +125,22 @@ class RecordedRun:
             f"no run at N = {point.seqlen}; recorded: powers of two from {known[0]} to {known[-1]}"
         )
 
+    def achieved(self, point: Point) -> str:
+        """Which share of the device's fp32 peak our variants reached here; empty if not recorded.
+
+        Our kernels only: the peers compute on tensor cores, under another ceiling.
+        """
+        shares: list[str] = []
+        for name, variant in VARIANTS.items():
+            row = self.row(name, point, "latency_ms")
+            if row is not None and row.median:
+                tflops = point.flops / row.median / 1e9
+                share = f"{100 * tflops / point.fp32_peak_tflops:.0f} %"
+                shares.append(f"{variant.label}{'' if shares else ' reaches'} {share}")
+        if not shares:
+            return ""
+        return f"{' and '.join(shares)} of the {device_words(point.device)}'s fp32 peak"
+
     def _budgets(self, point: Point) -> list[int]:
         problem = point.problem
         n = max(self.seqlens(point))
@@ -141,15 +162,10 @@ class RecordedRuns:
         self._known: list[RecordedRun] = [] if run is None else [RecordedRun(run)]
         self._searched: dict[str, RecordedRun | None] = {}
 
-    @property
-    def first(self) -> RecordedRun | None:
-        """The session's run, if it has one."""
-        return self._known[0] if self._known else None
-
     def on(self, device: Device) -> RecordedRun | None:
         """The run that was recorded on `device`, or None."""
         for known in self._known:
-            if recorded_on(known.run.device, device):
+            if device.is_called(known.run.device):
                 return known
         if device.slug not in self._searched:
             self._searched[device.slug] = self._search(device)
@@ -157,10 +173,8 @@ class RecordedRuns:
 
     def _search(self, device: Device) -> RecordedRun | None:
         for run_id in list_runs(self._root):
-            try:
-                run = load_run(run_id, self._root)
-            except RecordError:
-                continue  # the session's banner names a run that cannot be read
-            if recorded_on(run.device, device):
+            run = read_run(run_id, self._root)
+            # The session's banner names a run that cannot be read.
+            if isinstance(run, Run) and device.is_called(run.device):
                 return RecordedRun(run)
         return None

@@ -1,4 +1,4 @@
-"""Panel (c): runtime against N: recorded lines, live points, or the model's roofline."""
+"""Panel (c): runtime against N: recorded lines, live points, or the model's lower bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def runtime_panel(
     live_on: str = "",
     log: bool = True,
 ) -> Panel:
-    """Latency over N: recorded lines with p20-p80, live points, or the model's roofline."""
+    """Latency over N: recorded lines with p20-p80, live points, or the model's lower bound."""
     panel = Panel()
     curves, missing = ({}, None) if run is None else _runtime_curves(run, point.at(SEQLENS[0]))
     labels: list[Label] = []
@@ -50,7 +50,7 @@ def runtime_panel(
     for name, rows in curves.items():
         _recorded_line(panel, name, rows, labels, shown)
     if run is None or missing:
-        _rooflines(panel, point, labels, shown)
+        _bound_lines(panel, point, labels, shown)
     _live_points(panel, live, shown)
     span = padded_span(shown, log)
     _not_measured(panel, curves, span, log)
@@ -64,13 +64,13 @@ def runtime_panel(
     if run is None:
         note = f"no run was recorded on {point.device.name}"
     if note:
-        panel.note(RUNTIME, note)
+        panel.note(RUNTIME, note, log)
     return panel
 
 
 def _runtime_title(point: Point, run: RecordedRun | None) -> str:
     if run is None:
-        return "Runtime: roofline"
+        return "Runtime: lower bound"
     names = list(VARIANTS)
     rows = [run.row(name, point, "latency_ms") for name in (names[0], names[-1])]
     if not all(row and row.median for row in rows):
@@ -87,7 +87,7 @@ def _runtime_caption(
     if run is not None:
         parts.append(f"recorded {run.run_id} · bars p20-p80")
     if run is None or missing:
-        parts.append("dotted: model, roofline")
+        parts.append("dotted: model, lower bound")
     if live_on:
         parts.append(f"★ live on {live_on}")
     return " · ".join(parts)
@@ -123,16 +123,18 @@ def _not_measured(
         at = low + fraction * (high - low)
         return 10**at if log else at
 
-    never = [name for name, rows in curves.items() if all(row.status != "ok" for row in rows)]
+    # A series without a row at this M is not here at all: nothing was tried, nothing is crossed.
+    tried = {name: rows for name, rows in curves.items() if rows}
+    never = [name for name, rows in tried.items() if all(row.status != "ok" for row in rows)]
     if never:
         labels = ", ".join(theme.style_of(name).label for name in never)
-        text = f"{curves[never[0]][0].status}: {labels}"
+        text = f"{tried[never[0]][0].status}: {labels}"
         panel.words.append(
             Words(SEQLENS[0 if log else 4], height(0.8), text, _AXES, colour=theme.MUTED)
         )
     partly = {
         name: [row for row in rows if row.status != "ok"]
-        for name, rows in curves.items()
+        for name, rows in tried.items()
         if name not in never
     }
     for k, (name, rows) in enumerate((n, rows) for n, rows in partly.items() if rows):
@@ -161,7 +163,7 @@ def _crosses(panel: Panel, name: str, rows: Sequence[Row], y: float, log: bool) 
     panel.words.append(Words(*place, colour=style.text_colour))
 
 
-def _rooflines(panel: Panel, point: Point, labels: list[Label], shown: list[float]) -> None:
+def _bound_lines(panel: Panel, point: Point, labels: list[Label], shown: list[float]) -> None:
     ns = seqlens_shown(point.seqlen)
     for name, variant in VARIANTS.items():
         style = theme.style_of(name)

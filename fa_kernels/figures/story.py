@@ -21,7 +21,7 @@ _AXES = ("x2", "y2")
 
 
 def story_spec(point: Point, run: RecordedRun | None = None) -> dict[str, Any]:
-    """Traffic by tensor above, recorded latency below (the roofline where there is no run)."""
+    """Traffic by tensor above, recorded latency below (the lower bound where there is no run)."""
     panels = [traffic_panel(point, run, frame=_TRAFFIC, axes=("x", "y")), _time_panel(point, run)]
     spec = join(panels, HEIGHT)
     enlarge(spec, _ENLARGED)
@@ -43,7 +43,7 @@ def story_sentence(point: Point, run: RecordedRun | None = None) -> str:
         for variant in VARIANTS.values()
     )
     times = ", ".join(f"{label} {duration(ms)}" for label, ms, _ in _times(point, run))
-    kind = "recorded" if _recorded(point, run) else "roofline of the model"
+    kind = "recorded" if _recorded(point, run) else "lower bound of the model"
     return f"{point.problem.describe()}: {moved}. {kind}: {times}. {binding(point)}"
 
 
@@ -74,9 +74,9 @@ def _recorded(point: Point, run: RecordedRun | None) -> list[tuple[str, float, s
 
 
 def _times(point: Point, run: RecordedRun | None) -> list[tuple[str, float, str]]:
-    """(label, ms, colour) of every bar: recorded, or else the rooflines of our variants."""
+    """(label, ms, colour) of every bar: recorded, or else the lower bounds of our variants."""
     bounds = [
-        (f"{variant.label}, roofline", point.bound(variant).ms, theme.style_of(name).colour)
+        (f"{variant.label}, lower bound", point.bound(variant).ms, theme.style_of(name).colour)
         for name, variant in VARIANTS.items()
     ]
     return _recorded(point, run) or bounds
@@ -122,7 +122,7 @@ def _time_panel(point: Point, run: RecordedRun | None) -> Panel:
 
 def _title(bars: list[tuple[str, float, str]], measured: bool) -> str:
     if not measured:
-        return "Time: roofline of the model"
+        return "Time: lower bound of the model"
     times = {label: ms for label, ms, _ in bars}
     names = list(VARIANTS)
     # Unfused against fused, on CUDA cores (ours) and on tensor cores (torch's): same idea, twice.

@@ -7,8 +7,6 @@ our standard and flash algorithms; greys are other people's. Inside a family mar
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +19,6 @@ FONT_FAMILY = "'Liberation Sans', Arial, Helvetica, sans-serif"
 
 INK, MUTED, GRID = "#1A1A1A", "#5F5F5E", "#E3E3E3"
 PAPER = "#FFFFFF"
-_HEX = re.compile("#[0-9A-F]{6}")
 
 #: Tensors in the names of the traffic models.
 TENSOR_COLOURS = {
@@ -150,15 +147,3 @@ def axis(**options: Any) -> dict[str, Any]:
 def swatch(colour: str, label: str) -> str:
     """A coloured square and a word, for a legend in running text."""
     return f'<span style="color:{colour}">■</span> {label}'
-
-
-def swap(value: Any, colours: Mapping[str, str]) -> Any:
-    """`value` (a spec, or any part of it) with colours replaced: what the page does when dark."""
-    if isinstance(value, str):
-        # One pass: a colour that was put in must not be swapped again.
-        return _HEX.sub(lambda found: colours.get(found[0], found[0]), value)
-    if isinstance(value, dict):
-        return {key: swap(item, colours) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [swap(item, colours) for item in value]
-    return value

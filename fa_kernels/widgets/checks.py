@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRuns
-from fa_kernels.session import Session, current
+from fa_kernels.session import Session, in_use
 from fa_kernels.traffic.counter import count_traffic
 from fa_kernels.units import traffic
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.controls import checked_settings
-from fa_kernels.widgets.explorer import default_device, point_of
+from fa_kernels.widgets.explorer import opening_settings, point_of
 from fa_kernels.widgets.text import labels
 
 #: Longer sequences keep NumPy busy for minutes.
@@ -122,15 +120,15 @@ def check_traffic(
 
     Raises:
         ValueError: a bad value; value, limit and remedy.
+        TypeError: `session` is not one.
     """
-    used = session or current()
-    slug = device or default_device(used)
-    settings = checked_settings(N, d, M_kib, dtype, slug, "log")
+    used = in_use(session)
+    settings = opening_settings(used, N, d, M_kib, dtype, device)
     if settings.N > MAX_SEQLEN:
         text = labels("check")["too_long"]
         raise ValueError(text.format(seqlen=settings.N, limit=MAX_SEQLEN))
     point = point_of(settings)
-    run = RecordedRuns(used.run, used.root).on(find_device(slug))
+    run = RecordedRuns(used.run, used.root).on(point.device)
     lines = {}
     for name, variant in VARIANTS.items():
         row = run.row(name, point, "hbm_bytes") if run else None

@@ -171,7 +171,8 @@ def checked_settings(
 
     short = SHORT_DTYPE[dtype_name(dtype)]
     if short not in dtype_options():
-        raise ValueError(f"dtype = {short} has no kernel yet: use one of {dtype_options()}.")
+        known = ", ".join(dtype_options())
+        raise ValueError(f"dtype = {short} has no kernel yet: use one of {known}.")
     if scale not in ("log", "linear"):
         raise ValueError(f"scale = {scale!r} is not known: use 'log' or 'linear'.")
     slug = device(str(device_slug)).slug

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -13,10 +12,10 @@ from fa_kernels.device import device as find_device
 from fa_kernels.device import list_devices
 from fa_kernels.figures.explorer import explorer_spec
 from fa_kernels.figures.point import Point, sentence
-from fa_kernels.figures.recorded import RecordedRuns, recorded_on
+from fa_kernels.figures.recorded import RecordedRuns
 from fa_kernels.measure.records import Row
 from fa_kernels.problem import DTYPE_FROM_SHORT
-from fa_kernels.session import Session, current
+from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.backends import Backend
 from fa_kernels.widgets.controls import SRAM_KIB, Controls, Settings, checked_settings
 from fa_kernels.widgets.live_figure import LiveFigure
@@ -116,6 +115,8 @@ class Explorer(ipywidgets.VBox):
         status = self._text["status"].format(
             problem=point.problem.describe(), device=point.device.name, sources=" · ".join(sources)
         )
+        if achieved := run.achieved(point) if run is not None else "":
+            status += f" · {self._text['achieved'].format(shares=achieved)}"
         self.status.value = (
             f'<div class="falab-note" data-fa-status>{escape(status)}<br>'
             f"{escape(self._text['copy_call'])} <code>{escape(settings.call())}</code></div>"
@@ -124,7 +125,7 @@ class Explorer(ipywidgets.VBox):
     def _live_at(self, point: Point) -> tuple[list[Row], str]:
         """Live rows that belong into this figure: same device, d, dtype and M."""
         gpu = self.session.gpu
-        if gpu is None or not recorded_on(gpu, point.device):
+        if gpu is None or not point.device.is_called(gpu):
             return [], ""
         problem = point.problem
 
@@ -156,7 +157,7 @@ def default_device(session: Session) -> str:
     names = [session.gpu, session.run.device if session.run else None]
     for name in filter(None, names):
         for sheet in sheets:
-            if recorded_on(name, sheet):
+            if sheet.is_called(name):
                 return sheet.slug
     if not sheets:
         return "h200"  # asking for it gives the sentence that says how to restore the sheets
@@ -186,23 +187,34 @@ def explorer(
 
     Raises:
         ValueError: an argument the controls cannot show; value, limit and remedy.
+        TypeError: `session` is not one.
     """
-    used = session or current()
-    slug = device or default_device(used)
+    used = in_use(session)
+    return Explorer(opening_settings(used, N, d, M_kib, dtype, device, scale), used)
+
+
+def opening_settings(
+    session: Session,
+    N: object,
+    d: object,
+    M_kib: object,
+    dtype: object,
+    device: object,
+    scale: object = "log",
+) -> Settings:
+    """Arguments of a widget as settings; None stands for the session's device, or its largest M.
+
+    Raises:
+        ValueError: as `checked_settings`.
+    """
+    slug = default_device(session) if device is None else device
     if M_kib is not None:
-        return Explorer(checked_settings(N, d, M_kib, dtype, slug, scale), used)
-    return Explorer(
-        first_that_fits(lambda kib: checked_settings(N, d, kib, dtype, slug, scale)), used
-    )
-
-
-def first_that_fits(settings_at: Callable[[int], Settings]) -> Settings:
-    """Settings with the largest M up to the default that the device can launch."""
+        return checked_settings(N, d, M_kib, dtype, slug, scale)
     for kib in reversed([kib for kib in SRAM_KIB if kib <= _DEFAULT_SRAM_KIB]):
-        settings = settings_at(kib)
+        settings = checked_settings(N, d, kib, dtype, slug, scale)
         try:
             point_of(settings)
         except ValueError:
             continue
         return settings
-    return settings_at(SRAM_KIB[0])
+    return checked_settings(N, d, SRAM_KIB[0], dtype, slug, scale)

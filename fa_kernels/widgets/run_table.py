@@ -8,7 +8,7 @@ from html import escape
 from fa_kernels.measure.records import Row
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.units import capacity, duration, significant, traffic
+from fa_kernels.units import capacity, duration, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.text import labels
 
@@ -75,14 +75,3 @@ def _order(row: Row) -> tuple[int, int]:
     names = list(VARIANTS)
     place = names.index(row.variant) if row.variant in names else len(names)
     return place, METRICS.index(row.metric)
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """One line of text for a screen reader: what was found so far."""
-    parts = []
-    for row in rows:
-        said = predicted(row)
-        if row.metric == "hbm_bytes" and row.median is not None and said:
-            ratio = significant(row.median / said, 4)
-            parts.append(f"{VARIANTS[row.variant].label}: counted / predicted = {ratio}")
-    return "; ".join(parts)

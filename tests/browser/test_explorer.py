@@ -123,3 +123,25 @@ def test_redraws_are_quick(explorer: LabPage) -> None:
     _record(times, explorer)
     print(f"key to redraw: median {median:.0f} ms, longest {max(times):.0f} ms")
     assert median < MAX_REDRAW_MS
+
+
+def test_a_curve_shows_its_value_under_the_mouse(explorer: LabPage) -> None:
+    figure = drawn(explorer)
+    marker = explorer.page.locator(f"{FIGURE} .x3y3 .points path").nth(3)
+    marker.hover(force=True)
+    expect(figure.locator(".hoverlayer .hovertext").first).to_contain_text("ms")
+
+
+def test_a_label_focuses_its_own_knob(explorer: LabPage) -> None:
+    for knob in ("N", "d", "M"):
+        explorer.page.locator(f'[data-fa-knob="{knob}"] label').click()
+        expect(explorer.page.locator(slider(knob))).to_be_focused()
+
+
+def test_every_stop_of_m_draws_or_says_why_not(explorer: LabPage) -> None:
+    explorer.press(slider("M"), "Home")
+    stops = int(explorer.page.locator(slider("M")).get_attribute("max") or "0")
+    for _ in range(stops):
+        explorer.press(slider("M"), "ArrowRight")
+        said = explorer.page.locator("[data-fa-message]")
+        assert "went wrong" not in "".join(said.all_inner_texts())

@@ -8,7 +8,7 @@ import pytest
 
 from fa_kernels.device import Device, device
 from fa_kernels.figures.recorded import RecordedRun
-from fa_kernels.measure.records import load_run
+from fa_kernels.measure.records import Run, load_run
 from tests.figures.synthetic import RUN_ID, write_run
 
 
@@ -22,6 +22,12 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run(runs_root: Path) -> RecordedRun:
     return RecordedRun(load_run(RUN_ID, runs_root))
+
+
+@pytest.fixture(scope="session")
+def measured_run() -> Run:
+    """The H200 run in data/measured, not the made-up one."""
+    return load_run("20261129-h200-grid")
 
 
 @pytest.fixture

@@ -100,7 +100,8 @@ def row(
     detail: str = "",
 ) -> Row:
     """One row; `value` None means it does not fit, with `detail` as the sentence."""
-    spread = 0.02 if metric == "latency_ms" else 0.0
+    timed = value is not None and metric == "latency_ms"
+    low, high = (0.98 * value, 1.04 * value) if timed and value else (value, value)
     return Row(
         provider=provider, variant=variant, pass_="fwd", dtype=problem.dtype,
         batch=problem.batch, nheads=problem.nheads, nheads_kv=problem.nheads,
@@ -108,8 +109,7 @@ def row(
         causal="none", dropout_p=0.0, density=1.0,
         block_m=tiling.block_m if tiling else None, block_n=tiling.block_n if tiling else None,
         metric=metric, unit="ms" if metric == "latency_ms" else "B",
-        p20=None if value is None else value * (1 - spread), median=value,
-        p80=None if value is None else value * (1 + 2 * spread), n=0 if value is None else 12,
+        p20=low, median=value, p80=high, n=0 if value is None else 12,
         status="does not fit" if value is None else "ok", detail=detail,
         max_abs_err=None if value is None else 1e-3,
     )  # fmt: skip

@@ -14,10 +14,10 @@ from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.explorer import explorer_figure, explorer_spec
 from fa_kernels.figures.over_seqlen import SEQLENS
-from fa_kernels.figures.panel import paper
+from fa_kernels.figures.panel import LEAST_WIDTH, paper
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
-from fa_kernels.measure.records import Row
+from fa_kernels.measure.records import Row, Run
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
 from tests.figures.synthetic import RUN_ID, row
@@ -41,7 +41,9 @@ def trace(spec: dict[str, Any], name: str, axis: str | None = None) -> dict[str,
 
 def words(spec: dict[str, Any]) -> str:
     pieces = [text for t in spec["data"] if t["name"] == "words" for text in t["text"]]
-    return "\n".join([*pieces, *(note["text"] for note in spec["layout"]["annotations"])])
+    return "\n".join(
+        [*pieces, *(n["text"].replace("<br>", " ") for n in spec["layout"]["annotations"])]
+    )
 
 
 @pytest.mark.parametrize("log", [True, False])
@@ -112,7 +114,7 @@ def test_cursor_stands_at_the_chosen_length(point: Point, run: RecordedRun) -> N
 def test_no_interpolation(h200: Device, run: RecordedRun) -> None:
     spec = explorer_spec(Point.of(4096, 96, 64, "float16", h200), run)
     assert "no run at d = 96; recorded: 32, 64, 128" in words(spec)
-    assert "dotted: model, roofline" in words(spec)
+    assert "dotted: model, lower bound" in words(spec)
     assert not [t for t in spec["data"] if t.get("xaxis") == "x3" and "error_y" in t]
 
 
@@ -208,3 +210,41 @@ def test_it_is_quick_enough_to_drag(h200: Device, run: RecordedRun) -> None:
     for p in points:
         explorer_spec(p, run)
     assert (time.perf_counter() - start) / len(points) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("d", "kib", "dtype"),
+    [(64, 4, "float16"), (64, 24, "float16"), (64, 48, "float16"), (128, 224, "float32")],
+)
+def test_an_m_without_a_run_says_so(
+    h200: Device, measured_run: Run, d: int, kib: int, dtype: str
+) -> None:
+    point = Point.of(4096, d, kib, dtype, h200)
+    said = words(explorer_spec(point, RecordedRun(measured_run)))
+    assert f"no run at M = {kib} KiB; recorded: " in said
+    assert "dotted: model, lower bound" in said
+    assert "skipped" not in said.replace("skipped (estimated): torch", "")
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_the_note_covers_no_label(h200: Device, measured_run: Run, log: bool) -> None:
+    spec = explorer_spec(
+        Point.of(4096, 64, 24, "float16", h200), RecordedRun(measured_run), log=log
+    )
+    (note,) = spec["layout"]["annotations"]
+    text, domain = trace(spec, "words"), spec["layout"]["yaxis3"]["domain"]
+    ends = [
+        (x, y)
+        for x, y, t in zip(text["x"], text["y"], text["text"], strict=True)
+        if x < 0.5 and re.search("\\(model\\)|[▲▼✦] ", t)
+    ]
+    assert len(ends) == 5
+    assert note["text"].count("<br>") == 1
+    if log:
+        height = (domain[1] - domain[0]) * 0.2
+        assert note["yanchor"] == "bottom"
+        assert note["y"] + height < min(y for _, y in ends)
+    else:
+        width = 7 * max(map(len, note["text"].split("<br>"))) / (LEAST_WIDTH - 72)
+        assert note["xanchor"] == "left"
+        assert note["x"] + width < min(x for x, _ in ends)

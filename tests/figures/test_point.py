@@ -7,9 +7,25 @@ import math
 import pytest
 
 from fa_kernels.device import Device, device
-from fa_kernels.figures.point import ARITHMETIC, SHOWN, Bound, Point, ratio_text, sentence
+from fa_kernels.figures.point import (
+    ARITHMETIC,
+    BANDWIDTH,
+    CACHED,
+    SHOWN,
+    Bound,
+    Point,
+    binding,
+    ratio_text,
+    sentence,
+)
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.records import Run
+from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.units import MIB
 from fa_kernels.variants import VARIANTS
+
+STANDARD = next(iter(VARIANTS))
 
 
 def test_tiles_are_the_papers_cut_to_the_sequence(h200: Device) -> None:
@@ -46,13 +62,56 @@ def test_the_refusals_remedy_works() -> None:
     assert Point.of(4096, 128, kib, "float16", device("a100-80gb")).sram_kib == kib
 
 
-def test_bound_is_the_roofline(h200: Device) -> None:
+def test_flash_must_move_its_inputs_and_outputs_once(h200: Device) -> None:
     point = Point.of(4096, 64, 192, "float16", h200)
     bound = point.bound(VARIANTS[SHOWN])
-    assert bound.ms == max(bound.hbm_ms, bound.fp32_ms)
-    flops = 4 * 64 * 4096**2 * 128
-    assert bound.fp32_ms == pytest.approx(flops / 67e12 * 1e3)
-    assert Bound(1.0, 2.0).limit == ARITHMETIC
+    heads, rows = 128, 4096
+    once = heads * rows * (4 * 64 * 2 + 4)  # q, k, v, out in 2 bytes and one fp32 lse per row
+    assert point.compulsory_bytes(VARIANTS[SHOWN]) == once
+    assert bound.compulsory_ms == pytest.approx(once / 4.8e12 * 1e3)
+    assert bound.requested_ms == pytest.approx(
+        point.traffic(VARIANTS[SHOWN]).total_bytes / 4.8e12 * 1e3
+    )
+    assert bound.fp32_ms == pytest.approx(4 * 64 * 4096**2 * heads / 67e12 * 1e3)
+    assert bound.ms == max(bound.compulsory_ms, bound.fp32_ms)
+
+
+@pytest.mark.parametrize("device_slug", ["h200", "t4"])
+def test_what_the_cache_can_hold_of_s_and_p_is_not_compulsory(device_slug: str) -> None:
+    gpu = device(device_slug)
+    small = Point.of(128, 256, 16, "float16", gpu)  # S and P have 32 MiB each
+    flash, standard = (small.compulsory_bytes(VARIANTS[name]) for name in (SHOWN, STANDARD))
+    assert standard - flash == 4 * max(0, 32 * MIB - gpu.l2_bytes)
+    long = Point.of(4096, 64, 16, "float32", gpu)
+    flash, standard = (long.compulsory_bytes(VARIANTS[name]) for name in (SHOWN, STANDARD))
+    assert standard - flash == 4 * (128 * 4096**2 * 4 - gpu.l2_bytes)
+
+
+def test_the_limit_is_named_only_where_it_is_certain() -> None:
+    assert Bound(3.0, 4.0, 2.0).limit == BANDWIDTH
+    assert Bound(1.0, 2.0, 2.0).limit == ARITHMETIC
+    assert Bound(1.0, 9.0, 2.0).limit == CACHED
+    assert Bound(1.0, 9.0, 2.0).ms == 2.0, "what the cache answers must not enter the bound"
+
+
+def test_no_recorded_time_is_below_its_bound(h200: Device, measured_run: Run) -> None:
+    """The dotted line is called a lower bound: every latency of ours on the H200 must bear it."""
+    budgets = set()
+    rows = measured_run.select(provider="fa_kernels", metric="latency_ms", status="ok")
+    for row in rows:
+        sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
+        problem = AttentionProblem(*sizes, row.dtype)
+        tiling = Tiling(row.block_m or 0, row.block_n or 0)
+        point = Point(problem, 1, tiling, h200)
+        bound = point.bound(VARIANTS[row.variant])
+        assert row.median is not None
+        assert bound.compulsory_ms <= bound.requested_ms
+        assert row.median > bound.ms, row
+        assert point.flops == matmul_flops(problem)
+        if (row.dtype, row.head_dim, row.seqlen_q) == ("float16", 64, 4096):
+            budgets.add((row.block_m, row.block_n))
+    assert len(rows) > 500
+    assert len(budgets) == 5, "all five M"
 
 
 def test_sentence_names_sizes_ratio_and_limit(h200: Device) -> None:
@@ -63,7 +122,21 @@ def test_sentence_names_sizes_ratio_and_limit(h200: Device) -> None:
 
 def test_sentence_names_bandwidth_where_it_binds() -> None:
     text = sentence(Point.of(4096, 64, 16, "float32", device("rtx-4090")))
-    assert "HBM bandwidth binds standard" in text
+    assert "HBM bandwidth binds standard (34.3 ms, against 6.66 ms of fp32 arithmetic)" in text
+
+
+def test_sentence_blames_no_bandwidth_for_what_the_cache_answers(h200: Device) -> None:
+    text = binding(Point.of(4096, 64, 4, "float16", h200))
+    assert text == (
+        "On H200 SXM fp32 arithmetic (8.21 ms) binds standard and flash as long as the L2 cache "
+        "answers the re-reads of Q, K and V (25.1 ms and 14.3 ms requested at the HBM rate, "
+        "3.58 ms and 56.4 µs of it compulsory)."
+    )
+    text = binding(Point.of(4096, 64, 16, "float32", device("rtx-4090")))
+    assert "binds flash as long as the L2 cache answers the re-reads of K and V (" in text
+    text = binding(Point.of(4096, 64, 16, "float16", h200))
+    assert "fp32 arithmetic binds flash (8.21 ms, against at most 3.61 ms of HBM traffic); " in text
+    assert "it binds standard as long as" in text
 
 
 def test_sentence_names_memory_where_it_does_not_fit(h200: Device) -> None:

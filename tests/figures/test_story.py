@@ -26,5 +26,5 @@ def test_without_a_run_it_says_model(h200: Device) -> None:
     assert "model, not measured: no run on NVIDIA H200 SXM" in words(spec)
     (bars,) = (t for t in spec["data"] if t["name"] == "latency")
     assert bars["marker"]["pattern"]["shape"] == "/"
-    assert "roofline of the model" in story_sentence(point)
+    assert "lower bound of the model: standard, lower bound" in story_sentence(point)
     story_figure(point)

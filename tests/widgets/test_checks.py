@@ -45,5 +45,5 @@ def test_bad_values(bare: Session, options: dict[str, Any], words: str) -> None:
 
 def test_story_shows_the_run(recorded: Session, bare: Session) -> None:
     assert "recorded: standard" in story(session=recorded).alt
-    assert "roofline of the model" in story(session=bare).alt
+    assert "lower bound of the model" in story(session=bare).alt
     assert "M" not in story(M_kib=32, session=bare).spec["layout"]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fa_kernels.figures.point import Point
-from fa_kernels.measure.records import Row
-from fa_kernels.session import Session
-from fa_kernels.widgets.controls import PRESETS, Settings, checked_settings
+from fa_kernels.device import device, list_devices
+from fa_kernels.figures.explorer import explorer_spec
+from fa_kernels.figures.over_seqlen import SEQLENS
+from fa_kernels.figures.point import Point, sentence
+from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.measure.records import Row, load_run
+from fa_kernels.session import Session, session
+from fa_kernels.widgets.checks import check_traffic
+from fa_kernels.widgets.controls import HEAD_DIMS, PRESETS, SRAM_KIB, Settings, checked_settings
 from fa_kernels.widgets.explorer import Explorer, default_device, explorer
+from fa_kernels.widgets.story import story
 from tests.figures.synthetic import row
 
 START = Settings(4096, 64, 192, "fp16", "h200")
@@ -133,6 +141,7 @@ def test_m_starts_at_what_the_device_allows(bare: Session) -> None:
         ({"dtype": "int8"}, "dtype = int8 is not supported"),
         ({"dtype": "bf16"}, "dtype = bf16 has no kernel yet"),
         ({"device": "abacus"}, "device = 'abacus' is not known"),
+        ({"device": ""}, "device = '' is not known"),
         ({"scale": "cubic"}, "scale = 'cubic' is not known"),
         ({"M_kib": 256}, "lower M to"),
     ],
@@ -140,6 +149,33 @@ def test_m_starts_at_what_the_device_allows(bare: Session) -> None:
 def test_bad_arguments_are_refused(bare: Session, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         explorer(session=bare, **options)
+
+
+@pytest.mark.parametrize("call", [explorer, story, check_traffic])
+@pytest.mark.parametrize("given", ["x", 0, "", session])
+def test_what_is_no_session_is_refused(call: Any, given: object) -> None:
+    with pytest.raises(
+        TypeError, match=r"^session = .* is not a session: pass what fa\.session\(\)"
+    ):
+        call(session=given)
+
+
+def test_the_other_calls_refuse_a_bad_device_too(bare: Session) -> None:
+    for call in (story, check_traffic):
+        with pytest.raises(ValueError, match="device = '' is not known: choose one of a100"):
+            call(device="", session=bare)
+
+
+def test_the_share_of_the_peak_is_shown_where_it_was_recorded() -> None:
+    lab = explorer(M_kib=64, session=session("numpy"))
+    assert re.search(r"recorded here: standard reaches \d+ % and flash \d+ % of", lab.status.value)
+    assert "H200 SXM&#x27;s fp32 peak" in lab.status.value
+    lab.controls.sram.value = 24
+    assert lab.message.value == ""
+    assert "no run at M = 24 KiB" in str(lab.figure.spec)
+    assert "reaches" not in lab.status.value
+    lab.controls.apply(Settings(4096, 64, 32, "fp16", "a100-80gb"))
+    assert "reaches" not in lab.status.value
 
 
 def test_default_device_follows_gpu_then_run(recorded: Session, bare: Session) -> None:
@@ -150,6 +186,38 @@ def test_default_device_follows_gpu_then_run(recorded: Session, bare: Session) -
 
 def test_settings_are_checked_in_words() -> None:
     assert checked_settings(512.0, 64, 32, "float16", "t4", "log").dtype == "fp16"
+
+
+def stops_of_all_knobs() -> Iterator[tuple[str, int, int, int, str]]:
+    """(device, N, d, M in KiB, dtype). On the recorded device both ends of N and one between,
+    elsewhere one N, another for each stop of the other knobs: all in a few seconds."""
+    dims = (16, 32, 64, 96, 128, 256)
+    assert set(dims) <= set(HEAD_DIMS)
+    for slug in list_devices():
+        ends = {SEQLENS[0], SEQLENS[-1]} if slug == "h200" else set()
+        stops = itertools.product(SRAM_KIB, dims, ("float16", "float32"))
+        for i, (kib, d, dtype) in enumerate(stops):
+            for n in {SEQLENS[(i // 2) % len(SEQLENS)], *ends}:
+                yield slug, n, d, kib, dtype
+
+
+def test_every_stop_of_every_knob_draws_or_is_refused() -> None:
+    """Brute force on the run that ships: at most stops of M it holds no row of ours."""
+    runs = {"h200": RecordedRun(load_run("20261129-h200-grid"))}
+    drawn, refusals = 0, []
+    for i, (slug, n, d, kib, dtype) in enumerate(stops_of_all_knobs()):
+        try:
+            point = Point.of(n, d, kib, dtype, device(slug))
+        except ValueError as refusal:
+            refusals.append(str(refusal))
+            continue
+        spec = explorer_spec(point, runs.get(slug), log=i % 3 > 0)
+        assert {"xaxis", "xaxis2", "xaxis3", "xaxis4"} <= spec["layout"].keys()
+        assert sentence(point)
+        drawn += 1
+    assert drawn > 900
+    assert len(refusals) > 100
+    assert [text for text in refusals if not re.search(r": (lower|raise|use) .*\.$", text)] == []
 
 
 # -- Run -------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 // A native slider over a list of values, with the value as text beside it, which can be edited.
 
-let count = 0;
-
 function render({ model, el }) {
-  const id = `falab-knob-${++count}`;
+  // Every widget runs this module anew: a counter would give all of them the same id.
+  const id = `falab-knob-${crypto.randomUUID()}`;
   el.classList.add("falab-knob");
   el.dataset.faWidget = "knob";
   el.dataset.faKnob = model.get("label");

@@ -88,12 +88,8 @@ function themed(spec, colours, theme, width) {
 // Narrower than this the panels' words would collide: the figure scrolls sideways instead.
 const LEAST_WIDTH = 860;
 
-const CONFIG = {
-  displaylogo: false,
-  responsive: false,
-  modeBarButtonsToRemove: ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d",
-    "autoScale2d", "resetScale2d"],
-};
+// No mode bar: its buttons would cover the legend, and one of them offers to share the figure.
+const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false };
 
 async function render({ model, el }) {
   el.classList.add("falab-live-figure");
