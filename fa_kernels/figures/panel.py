@@ -11,7 +11,7 @@ from fa_kernels.figures import theme
 
 HEIGHT = 640
 #: The page scrolls sideways rather than draw a figure narrower than this (live_figure.js), in px.
-LEAST_WIDTH = 860
+LEAST_WIDTH = 960
 _MARGIN_TOP, _MARGIN_BOTTOM = 8, 46
 INNER_PX = HEIGHT - _MARGIN_TOP - _MARGIN_BOTTOM
 
@@ -193,6 +193,9 @@ def _cursor_trace(cursors: Sequence[Cursor], layout: dict[str, Any]) -> dict[str
     ys: list[float | None] = []
     for cursor in cursors:
         x = paper(cursor.seqlen, cursor.axes[0], layout)
+        start, end = layout[f"xaxis{cursor.axes[0][1:]}"]["domain"]
+        if not start <= x <= end:
+            continue  # N is shorter than the axis: a line elsewhere would lie
         xs += [x, x, None]
         ys += [*layout[f"yaxis{cursor.axes[1][1:]}"]["domain"], None]
     return {

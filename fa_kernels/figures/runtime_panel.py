@@ -76,8 +76,9 @@ def _runtime_title(point: Point, run: RecordedRun | None) -> str:
     if not all(row and row.median for row in rows):
         return "Runtime"
     times = [row.median for row in rows if row and row.median]
-    first, last = VARIANTS[names[0]].label, VARIANTS[names[-1]].label
-    return f"Runtime: {first} / {last} = {ratio_text(times[0] / times[1])}"
+    labels = [VARIANTS[name].label for name in (names[0], names[-1])]
+    both = ", ".join(f"{label} {duration(ms)}" for label, ms in zip(labels, times, strict=True))
+    return f"Runtime: {both} ({ratio_text(times[0] / times[1])})"
 
 
 def _runtime_caption(

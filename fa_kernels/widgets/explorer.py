@@ -22,8 +22,8 @@ from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.run_panel import RunPanel
 from fa_kernels.widgets.text import labels
 
-#: What M starts at: the SRAM of one A100 SM as the paper prints it, where the device allows it.
-_DEFAULT_SRAM_KIB = 192
+#: What M starts at, where the device allows it: the fastest recorded budget at the first point.
+_DEFAULT_SRAM_KIB = 64
 
 
 def point_of(settings: Settings) -> Point:
@@ -138,6 +138,9 @@ class Explorer(ipywidgets.VBox):
         return rows, gpu if rows else ""
 
     def _complain(self, text: str) -> None:
+        """Show `text` and fade what it does not belong to; "" when all is in step again."""
+        for shown in (self.sentence, self.figure, self.status):
+            (shown.add_class if text else shown.remove_class)("falab-stale")
         html = f'<div class="falab-message" role="alert" data-fa-message>{escape(text)}</div>'
         self.message.value = html if text else ""
 
@@ -179,7 +182,7 @@ def explorer(
     Args:
         N: sequence length; batch and heads follow: 16384 tokens and a width of 2048.
         d: head dimension.
-        M_kib: SRAM budget in KiB; default: 192, or the most this device allows.
+        M_kib: SRAM budget in KiB; default: 64, or the most this device allows.
         dtype: "fp16" or "fp32".
         device: slug of a sheet in data/devices; default: the GPU that is here or was recorded on.
         scale: "log" or "linear".

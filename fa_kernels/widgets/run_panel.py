@@ -65,6 +65,8 @@ class RunPanel(ipywidgets.VBox):
             self._say(str(error), bad=True)
             return
         self.rows = []
+        if self.results.value:
+            self.results.value = _earlier(self._text["earlier"], self.results.value)
         self.cancel.disabled = False
         self.progress.value, self.progress.layout.visibility = 0.0, "visible"
         self._say(self._text["starting"])
@@ -107,10 +109,22 @@ class RunPanel(ipywidgets.VBox):
             kind = type(error).__name__
             self._say(self._text["failed"].format(kind=kind, text=error), bad=True)
         else:
-            self._say(self._text["cancelled" if cancelled else "done"])
+            self._say(self._ending(cancelled))
+
+    def _ending(self, cancelled: bool) -> str:
+        if cancelled:
+            return str(self._text["cancelled" if self.rows else "cancelled_empty"])
+        done = self._text["done_cuda" if self._session.backend == "cuda" else "done_numpy"]
+        return str(done.format(gpu=self._session.gpu, cap=NUMPY_SEQLEN))
 
     def _say(self, text: str, bad: bool = False) -> None:
         self.note.value = _note(text, bad)
+
+
+def _earlier(label: str, html: str) -> str:
+    """The last run's table, marked as such until the new one has something to show."""
+    mark = '<div class="falab-earlier">'
+    return html if html.startswith(mark) else f"{mark}{escape(label)}{html}</div>"
 
 
 def _note(text: str, bad: bool = False) -> str:

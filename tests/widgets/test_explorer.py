@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_the_call_opens_the_same_view(lab: Explorer) -> None:
 
 def test_without_a_run_it_still_opens(bare: Session) -> None:
     lab = explorer(session=bare)
-    assert lab.controls.settings == START
+    assert lab.controls.settings == replace(START, M_kib=64)
     assert "model" in lab.status.value
 
 
