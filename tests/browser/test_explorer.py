@@ -106,22 +106,42 @@ def _record(times: list[float], explorer: LabPage) -> None:
     if path:
         browser = explorer.page.context.browser
         version = browser.version if browser else "unknown"
-        record = {"key_to_redraw_ms": times, "browser": f"Chromium {version}"}
+        record = {"slider_to_redraw_ms": times, "browser": f"Chromium {version}"}
         Path(path).write_text(json.dumps(record), encoding="utf-8")
 
 
+#: Moves the slider one stop at a time, as its own "input" event does, and waits inside the page for
+#: each redraw: polling from outside would take its share of the very thread that draws.
+MOVE_AND_TIME = """
+async ([slider, figure, moves]) => {
+  const knob = document.querySelector(slider);
+  const drawn = document.querySelector(figure);
+  const times = [];
+  for (const by of moves) {
+    const done = new Promise((resolve) => {
+      const seen = new MutationObserver(() => { seen.disconnect(); resolve(); });
+      seen.observe(drawn, { attributes: true, attributeFilter: ["data-fa-input-ms"] });
+    });
+    knob.value = String(Number(knob.value) + by);
+    knob.dispatchEvent(new Event("input", { bubbles: true }));
+    await Promise.race([done, new Promise((resolve) => setTimeout(resolve, 5000))]);
+    times.push(Number(drawn.dataset.faInputMs));
+    await new Promise((resolve) => setTimeout(resolve, 150));
+  }
+  return times;
+}
+"""
+
+
 def test_redraws_are_quick(explorer: LabPage) -> None:
-    """Median of the time from a key to the finished redraw of all panels."""
-    figure = drawn(explorer)
-    times = []
-    for key in ["ArrowLeft"] * 5 + ["ArrowRight"] * 7:
-        redraws = figure.get_attribute("data-fa-redraws") or ""
-        explorer.press(slider("N"), key)
-        expect(figure).not_to_have_attribute("data-fa-redraws", redraws)
-        times.append(float(figure.get_attribute("data-fa-input-ms") or "inf"))
+    """Median of the time from a move of the slider to the finished redraw of all panels."""
+    drawn(explorer)
+    warm_up, moves = [1, -1, 1, -1], [-1] * 5 + [1] * 7 + [-1] * 6 + [1] * 6
+    arguments = [slider("N"), FIGURE, warm_up + moves]
+    times = explorer.page.evaluate(MOVE_AND_TIME, arguments)[len(warm_up) :]
     median = statistics.median(times)
     _record(times, explorer)
-    print(f"key to redraw: median {median:.0f} ms, longest {max(times):.0f} ms")
+    print(f"slider to redraw: median {median:.0f} ms, longest {max(times):.0f} ms")
     assert median < MAX_REDRAW_MS
 
 
