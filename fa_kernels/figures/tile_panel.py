@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fa_kernels.figures import theme
@@ -161,8 +162,10 @@ def _draw_bars(panel: Panel, point: Point) -> None:
         Words(0, 1.42, f"shared memory: {smem}", ("x", "y")),
         Words(0, 0.42, f"O (registers): {registers}", ("x", "y")),
     ]
-    _mark(panel, budget / KIB, f"M = {capacity(budget)}", (1.84, -0.25, 2.02), high)
-    _mark(panel, limit / KIB, f"limit per block {capacity(limit)}", (-0.52, -0.72, 1.6), high)
+    # M's line leaves out the words above the bar; it concerns shared memory, not registers.
+    _mark(panel, budget / KIB, f"M = {capacity(budget)}", 1.84, ((0.66, 1.28), (1.6, 2.02)), high)
+    limit_text = f"limit per block {capacity(limit)}"
+    _mark(panel, limit / KIB, limit_text, -0.52, ((-0.72, 1.28),), high)
 
 
 def _bar_axes(high: float) -> dict[str, dict[str, Any]]:
@@ -178,20 +181,26 @@ def _bar_axes(high: float) -> dict[str, dict[str, Any]]:
 
 
 def _mark(
-    panel: Panel, at: float, text: str, heights: tuple[float, float, float], high: float
+    panel: Panel,
+    at: float,
+    text: str,
+    y: float,
+    pieces: Sequence[tuple[float, float]],
+    high: float,
 ) -> None:
-    """A line across both bars, with its name at the side that has room.
+    """A line at `at` KiB in `pieces`, so that it crosses no words, and its name at height `y`.
 
-    `heights` are those of the name and of the line's two ends: M above, the limit below, so that
-    neither line runs through the other's name.
+    The name stands at the side that has room: M's above the bars, the limit's below.
     """
-    y, y0, y1 = heights
     panel.shapes.append(
         {
-            "type": "line", "xref": "x", "yref": "y", "x0": at, "x1": at, "y0": y0, "y1": y1,
+            "type": "path",
+            "path": "".join(f"M{at:.4f},{y0}L{at:.4f},{y1}" for y0, y1 in pieces),
+            "xref": "x",
+            "yref": "y",
             "line": {"color": theme.INK, "width": 2, "dash": "dash" if y > 0 else "solid"},
         }
-    )  # fmt: skip
+    )
     if at > high / 2:
         panel.words.append(Words(at, y, f"{text}&nbsp;&nbsp;", ("x", "y"), "middle left"))
     else:

@@ -139,7 +139,8 @@ class Explorer(ipywidgets.VBox):
 
     def _complain(self, text: str) -> None:
         """Show `text` and fade what it does not belong to; "" when all is in step again."""
-        for shown in (self.sentence, self.figure, self.status):
+        self.figure.stale = bool(text)
+        for shown in (self.sentence, self.status):
             (shown.add_class if text else shown.remove_class)("falab-stale")
         html = f'<div class="falab-message" role="alert" data-fa-message>{escape(text)}</div>'
         self.message.value = html if text else ""

@@ -28,8 +28,9 @@ class LiveFigure(anywidget.AnyWidget):
 
     `spec` is {"data": [...], "layout": {...}} with the colours of `figures.theme` for a white page;
     the page swaps them where it is dark. `alt` is read out by screen readers and shown until the
-    figure is there. `redraw_ms` is the time of the last redraw, from the arrival of the spec to
-    plotly's "afterplot"; `input_ms` from the movement of the knob that stamped `input_stamp`.
+    figure is there. `stale` fades it: it belongs to an earlier setting. `redraw_ms` is the time of
+    the last redraw, from the arrival of the spec to plotly's "afterplot"; `input_ms` from the
+    movement of the knob that stamped `input_stamp`.
     """
 
     _esm = STATIC / "live_figure.js"
@@ -38,6 +39,7 @@ class LiveFigure(anywidget.AnyWidget):
     alt = traitlets.Unicode("").tag(sync=True)
     dark_colours = traitlets.Dict(DARK).tag(sync=True)
     input_stamp = traitlets.Float(0.0).tag(sync=True)
+    stale = traitlets.Bool(False).tag(sync=True)
     redraw_ms = traitlets.Float(0.0)
     input_ms = traitlets.Float(0.0)
 

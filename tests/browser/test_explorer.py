@@ -165,3 +165,7 @@ def test_every_stop_of_m_draws_or_says_why_not(explorer: LabPage) -> None:
         explorer.press(slider("M"), "ArrowRight")
         said = explorer.page.locator("[data-fa-message]")
         assert "went wrong" not in "".join(said.all_inner_texts())
+    # The last stop is more than a block may have: what is left on screen is marked as earlier.
+    expect(explorer.page.locator(f"{FIGURE} .falab-stale")).to_have_count(1)
+    explorer.press(slider("M"), "Home")
+    expect(explorer.page.locator(f"{FIGURE} .falab-stale")).to_have_count(0)

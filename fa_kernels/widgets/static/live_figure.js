@@ -148,8 +148,11 @@ async function render({ model, el }) {
   }
 
   describe();
+  const fade = () => place.classList.toggle("falab-stale", model.get("stale"));
+  fade();
   model.on("change:alt", describe);
   model.on("change:spec", draw);
+  model.on("change:stale", fade);
 
   const themeWatch = new MutationObserver(() => {
     theme = null;
@@ -183,6 +186,7 @@ async function render({ model, el }) {
     sizeWatch.disconnect();
     model.off("change:alt", describe);
     model.off("change:spec", draw);
+    model.off("change:stale", fade);
     if (Plotly) Plotly.purge(place);
   };
 }
