@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda import arrays
-from fa_kernels.cuda.launch import refuse_memory, refuse_on_this_gpu, smem_limit_bytes
+from fa_kernels.cuda.launch import (
+    refuse_memory,
+    refuse_old_gpu,
+    refuse_on_this_gpu,
+    smem_limit_bytes,
+)
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.problem import AttentionProblem, causal_name, dtype_name
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
@@ -96,6 +101,7 @@ def attention(
         _refuse_host_memory(chosen, problem)
         out, lse = _run_numpy(chosen, q, k, v, problem, tiling)
     else:
+        refuse_old_gpu(chosen.kernel, chosen.min_arch)
         refuse_on_this_gpu(chosen.plan(problem, tiling), problem, tiling)
         memory = chosen.memory(problem)
         need = memory.extra_bytes if arrays.on_gpu(q) else memory.total_bytes

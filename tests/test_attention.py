@@ -402,6 +402,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
     monkeypatch.setattr(front_door, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(front_door, "refuse_memory", lambda what, need: None)
+    monkeypatch.setattr(front_door, "refuse_old_gpu", lambda kernel, min_arch: None)
     return calls
 
 

@@ -229,6 +229,22 @@ def refuse_on_this_gpu(plan: LaunchPlan, problem: AttentionProblem, tiling: Tili
         )
 
 
+def refuse_old_gpu(kernel: str, min_arch: int) -> None:
+    """Raise if the current GPU is older than what `kernel` is written for.
+
+    Raises:
+        NotImplementedError: names both compute capabilities and the remedy.
+    """
+    import cupy
+
+    arch = int(cupy.cuda.Device().compute_capability)
+    if arch < min_arch:
+        raise NotImplementedError(
+            f"{kernel} needs compute capability sm_{min_arch} or later, this GPU is sm_{arch}: "
+            "use backend='numpy' on host arrays."
+        )
+
+
 def refuse_memory(what: str, need_bytes: int) -> None:
     """Raise if `need_bytes` are more than the current GPU has free.
 

@@ -66,8 +66,9 @@ def kernel_table(run: Run, sheet: Device) -> str:
     verification record the last column shows.
     """
     rows = [
-        _cells(run, "fa_kernels", v.name, v.summary, kernel_status(v.kernel, sheet.arch), sheet)
+        _cells(run, "fa_kernels", v.name, f"{v.summary} ({v.source})", status, sheet)
         for v in VARIANTS.values()
+        for status in [kernel_status(v.kernel, sheet.arch)]
     ]
     rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]
     header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "peak", "HBM, counted"]

@@ -12,7 +12,8 @@ import pytest
 
 from fa_kernels.cuda import launch as subject
 from fa_kernels.cuda.launch import available, launch, rows_aligned, usable
-from fa_kernels.measure.verify import LAYOUTS, Case, make_inputs
+from fa_kernels.cuda.plan import plan_standard_tiled
+from fa_kernels.measure.cases import LAYOUTS, Case, make_inputs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS
@@ -224,3 +225,48 @@ def test_available_needs_cupy_and_a_gpu(calls: list[Any], monkeypatch: pytest.Mo
     assert available() is False
     monkeypatch.setitem(sys.modules, "cupy", None)  # `import cupy` raises ImportError
     assert available() is False
+
+
+# -- refusals before anything is allocated ----------------------------------------------------
+
+
+def test_an_older_gpu_than_the_kernel_is_written_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    volta = SimpleNamespace(Device=lambda: SimpleNamespace(compute_capability="70"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=volta))
+    with pytest.raises(NotImplementedError, match=r"needs .* sm_75 or later, this GPU is sm_70"):
+        subject.refuse_old_gpu("04_flash_q_outer", 75)
+    subject.refuse_old_gpu("04_flash_q_outer", 70)
+
+
+def test_a_row_of_scores_that_a_block_may_not_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a T4 the tiles fit, but a row of 16384 scores and two reductions are 65792 bytes."""
+    monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 64 * 1024)
+    problem = AttentionProblem(1, 1, 64, 16384, 64, "float16")
+    plan = plan_standard_tiled(problem, Tiling(32, 32))
+    with pytest.raises(ValueError, match=r"N_k = 16384: .* this GPU allows 64 KiB: use variant="):
+        subject.refuse_on_this_gpu(plan, problem, Tiling(32, 32))
+
+
+def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SimpleNamespace(memGetInfo=lambda: (2**30, 2**34))
+    fake = SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime),
+        get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 2**30),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    subject.refuse_memory("standard_tiled", 2**31)
+    with pytest.raises(ValueError, match=r"needs 3 GiB of GPU memory, 2 GiB is free: use variant="):
+        subject.refuse_memory("standard_tiled", 3 * 2**30)
+
+
+def test_arrays_that_are_not_the_problems_are_refused(calls: list[Any]) -> None:
+    """A kernel would read out of bounds."""
+    q, k, v = inputs()
+    longer = replace(PROBLEM, seqlen_k=PROBLEM.seqlen_k + 1)
+    with pytest.raises(ValueError, match=r"^k is float\d+ of shape .*, the problem says"):
+        subject.run_flash_q_outer(q, k, v, longer, TILING)
+    assert not calls

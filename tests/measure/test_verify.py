@@ -15,19 +15,17 @@ import pytest
 
 from fa_kernels.cuda.compile import kernel_hash
 from fa_kernels.measure import verify as subject
-from fa_kernels.measure.verify import (
+from fa_kernels.measure.cases import (
     DTYPES,
     HEAD_DIMS,
     LAYOUTS,
     MASKS,
     SEQLENS,
     Case,
-    Tally,
     cases,
     make_inputs,
-    verify,
-    write_verified,
 )
+from fa_kernels.measure.verify import Tally, verify, write_verified
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.counter import count_traffic as count
