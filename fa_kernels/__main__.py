@@ -93,7 +93,6 @@ def _measure(args: argparse.Namespace) -> int:
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
-    _refuse_without_gpu("measure")
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
 
@@ -104,6 +103,7 @@ def _measure(args: argparse.Namespace) -> int:
     }
     try:
         grid = Grid(**chosen)
+        _refuse_without_gpu("measure")
         root = args.out or records.MEASURED_DIR
         folder = start_run(args.label, _command_line(), root, args.resume, args.commit)
     except (ValueError, FileExistsError) as error:

@@ -60,8 +60,8 @@ def attention(
 
     Args:
         q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32 or fp16.
-            Any batch, head and row strides; a last axis that is not contiguous is copied once,
-            with a warning.
+            Any batch, head and row strides; on a GPU, a last axis that is not contiguous is
+            copied once, with a warning.
         k, v: (batch, nheads, seqlen_k, head_dim), same kind, device and dtype as q.
         variant: "auto" or a name of `fa.VARIANTS`.
         causal: False; True or "bottom_right" (row i attends keys <= i + seqlen_k - seqlen_q, as

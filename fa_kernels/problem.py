@@ -55,8 +55,9 @@ def dtype_name(dtype: object) -> str:
     name = name.removeprefix("torch.")
     name = DTYPE_FROM_SHORT.get(name, name)
     if name not in ITEMSIZE:
-        known = ", ".join(ITEMSIZE)
-        raise ValueError(f"dtype = {name} is not supported: use one of {known}. Cast q, k and v.")
+        raise ValueError(
+            f"dtype = {name} is not supported: use one of float32, float16. Cast the inputs."
+        )
     return name
 
 
