@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +37,15 @@ def smem_limit_bytes() -> int:
     """Shared memory one block may have on the current GPU (opt-in limit), in bytes."""
     import cupy
 
-    return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+    return _smem_limit_bytes(cupy.cuda.Device().id)
+
+
+@functools.cache
+def _smem_limit_bytes(device_id: int) -> int:
+    # CuPy asks the driver for every attribute there is: once per GPU, not several times per call.
+    import cupy
+
+    return int(cupy.cuda.Device(device_id).attributes["MaxSharedMemoryPerBlockOptin"])
 
 
 def gpu_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping
@@ -207,6 +208,7 @@ PLANS: dict[str, Callable[..., LaunchPlan]] = {
 }
 
 
+@functools.cache
 def plan_fingerprint(kernel: str) -> str:
     """First 16 hex digits of a hash over what `kernel` is compiled with at points of the grid.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,18 @@ def kernel_status(name: str, arch: str = "sm_90") -> str:
 
 def unverified() -> dict[str, str]:
     """Kernels that are not verified on any architecture, with their status."""
+    paths = [VERIFIED_DIR / f"{arch}.json" for arch in verified_archs()]
+    stamps = [path.stat() for path in paths]
+    states = ((p, s.st_mtime_ns, s.st_size) for p, s in zip(paths, stamps, strict=True))
+    return dict(_unverified(tuple(states)))
+
+
+@functools.lru_cache(maxsize=4)
+def _unverified(records: tuple[tuple[Path, int, int], ...]) -> dict[str, str]:
+    """As `unverified`, once for each state of the record files: every "auto" call on a GPU asks."""
     status = {}
     for name in kernel_names():
-        per_arch = [kernel_status(name, arch) for arch in verified_archs()]
+        per_arch = [kernel_status(name, path.stem) for path, _, _ in records]
         if "verified" not in per_arch:
             status[name] = per_arch[0] if per_arch else "never run"
     return status
