@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,21 @@ def _strides_argument(array: Any) -> np.ndarray:
     elements = tuple(stride // array.itemsize for stride in array.strides[:3])
     # One structured element is passed by value, as the kernel's `Strides`.
     return np.array([elements], dtype=_STRIDES)
+
+
+def load_in_parallel(plans: Iterable[LaunchPlan], threads: int = 16) -> int:
+    """Compile what `plans` need, each distinct build once, in threads; how many there were.
+
+    NVRTC releases the GIL while it compiles, so threads are enough.
+    """
+    builds = {(plan.kernel, tuple(plan.macros.items())): plan for plan in plans}
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [
+            pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in builds.values()
+        ]
+        for job in jobs:
+            job.result()
+    return len(builds)
 
 
 def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
@@ -222,18 +238,20 @@ def run_standard_tiled(
     return call.out, call.lse, call.traffic()
 
 
-def refuse_on_this_gpu(plan: LaunchPlan, problem: AttentionProblem, tiling: Tiling) -> None:
+def refuse_on_this_gpu(
+    plan: LaunchPlan, problem: AttentionProblem, tiling: Tiling, where: str = "this GPU"
+) -> None:
     """Raise if a launch of `plan` needs more shared memory than the current GPU gives a block.
 
     Raises:
         ValueError: names the tiles or the row, what they need, the limit and a remedy.
     """
     limit = smem_limit_bytes()
-    refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, "this GPU")
+    refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, where)
     if plan.smem_bytes > limit:
         raise ValueError(
             f"N_k = {problem.seqlen_k}: a row of scores on chip needs {capacity(plan.smem_bytes)} "
-            f"of shared memory per block, this GPU allows {capacity(limit)}: "
+            f"of shared memory per block, {where} allows {capacity(limit)}: "
             "use variant='flash_q_outer', which keeps no whole row."
         )
 

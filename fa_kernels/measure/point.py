@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.cuda import launch
 from fa_kernels.measure import memory, timing
 from fa_kernels.measure.baselines import Baseline
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.records import Row
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling, refuse_smem
+from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS, Traffic
 from fa_kernels.units import GIB
 from fa_kernels.variants import Variant
@@ -58,10 +59,7 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
         return traffic
 
     def refuse(p: AttentionProblem) -> None:
-        from fa_kernels.cuda.launch import gpu_name, smem_limit_bytes
-
-        layout = variant.plan(p, tiling).layout
-        refuse_smem(layout, tiling, p.head_dim, p.dtype, smem_limit_bytes(), gpu_name())
+        launch.refuse_on_this_gpu(variant.plan(p, tiling), p, tiling, launch.gpu_name())
 
     workspace = variant.workspace_bytes(problem)
     return Contender("fa_kernels", variant.name, tiling, workspace, prepare, refuse, count)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure import records
 from fa_kernels.measure.about import describe_run
@@ -104,29 +105,19 @@ class Estimates:
         return latency * matmul_flops(problem) / flops
 
 
-def precompile(work: Sequence[tuple[AttentionProblem, Sequence[Contender]]], threads: int) -> int:
-    """Compile what is to be measured in parallel (NVRTC releases the GIL); how many kernels."""
-    from fa_kernels.cuda.compile import load_entry
-
-    wanted = {}
+def precompile(work: Sequence[tuple[AttentionProblem, Sequence[Contender]]]) -> int:
+    """Compile in parallel what is to be measured; how many kernels that was."""
+    plans = []
     for problem, contending in work:
         for contender in contending:
             if contender.tiling is None:
                 continue
             variant = VARIANTS[contender.variant]
             for count in (False, True):
-                try:
-                    plan = variant.plan(problem, contender.tiling, count_traffic=count)
-                except (ValueError, NotImplementedError):
-                    continue  # `measure_problem` records the refusal
-                wanted[(plan.kernel, tuple(plan.macros.items()))] = plan
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = [
-            pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in wanted.values()
-        ]
-        for job in jobs:
-            job.result()
-    return len(wanted)
+                # A plan that refuses is recorded as such by `measure_problem`.
+                with contextlib.suppress(ValueError, NotImplementedError):
+                    plans.append(variant.plan(problem, contender.tiling, count_traffic=count))
+    return load_in_parallel(plans)
 
 
 def start_run(
@@ -215,7 +206,7 @@ def run_sweep(
     say(f"{len(rows)} rows recorded, {len(todo)} problems to do or to finish")
     if not todo:
         return True
-    say(f"compiled {precompile(todo, 16)} kernels in {time.monotonic() - start:.0f} s")
+    say(f"compiled {precompile(todo)} kernels in {time.monotonic() - start:.0f} s")
     flush = Flush()
     for i, (problem, left) in enumerate(todo):
         if deadline_s is not None and time.monotonic() - start > deadline_s:

@@ -8,21 +8,20 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda.compile import kernel_hash, load_entry
-from fa_kernels.cuda.launch import gpu_name, smem_limit_bytes
+from fa_kernels.cuda.compile import kernel_hash
+from fa_kernels.cuda.launch import gpu_name, load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import plan_fingerprint
 from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
 from fa_kernels.measure.about import current_arch, describe_run
 from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs
-from fa_kernels.measure.check import Truth, sample_rows
+from fa_kernels.measure.check import Check, Truth, sample_rows
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -35,19 +34,38 @@ class Tally:
     cases: int = 0
     failures: int = 0
     skipped: int = 0
-    max_out_err: dict[str, float] | None = None
+    max_out_err: dict[str, float] = field(default_factory=dict)
     worst_ratio: float = 0.0
     max_lse_err: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.max_out_err = {}
+    def count(self, check: Callable[[], list[str]], what: str, say: Callable[[str], None]) -> None:
+        """One more case: what `check` finds is said; an exception is a fault like any other."""
+        self.cases += 1
+        try:
+            with np.errstate(invalid="ignore"):
+                faults = check()
+        except Exception as error:  # the other cases still run
+            faults = [f"{type(error).__name__}: {error}"]
+        if faults:
+            self.failures += 1
+            say(f"FAIL {what}: {'; '.join(faults)[:600]}")
+
+    def note(self, dtype: str, check: Check) -> None:
+        """Take in the errors of a case that passed."""
+        self.max_out_err[dtype] = max(self.max_out_err.get(dtype, 0.0), check.out_err)
+        self.max_lse_err = max(self.max_lse_err, check.lse_err)
+        if check.out_limit:
+            self.worst_ratio = max(self.worst_ratio, check.out_err / check.out_limit)
 
 
-def verify_case(variant: Variant, case: Case, inputs: list[Any], truth: Truth) -> list[str]:
+def verify_case(
+    variant: Variant, case: Case, inputs: list[Any], truth: Truth, tally: Tally
+) -> list[str]:
     """Faults of one variant on one case, in words; empty if it passes.
 
     Checked: out and lse against float64, the same again bit for bit with the counters compiled in,
-    and the counters against the model.
+    and the counters against the model. Errors of a case that passes go into `tally`, while none
+    has failed; not those of scaled inputs, whose errors grow with them.
     """
     p = case.problem
     with warnings.catch_warnings():
@@ -67,6 +85,8 @@ def verify_case(variant: Variant, case: Case, inputs: list[Any], truth: Truth) -
     model = variant.launched(p, case.tiling)
     if counted is None or not model.same_as(counted):
         faults.append(f"counters {counted} differ from the model {model}")
+    if not faults and not tally.failures and case.scale_inputs == 1.0:
+        tally.note(p.dtype, check)
     return faults
 
 
@@ -120,21 +140,15 @@ def _refused(variant: Variant, case: Case) -> bool:
     return plan.smem_bytes > smem_limit_bytes()
 
 
-def precompile(selected: Sequence[Variant], wanted: Sequence[Case], threads: int = 16) -> int:
+def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
     """Compile in parallel what the cases need; how many kernels that was."""
-    plans = {}
+    plans = []
     for variant, case in itertools.product(selected, wanted):
         aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
         for count in (False, True):
             plan = variant.plan(case.problem, case.tiling, aligned=aligned, count_traffic=count)
-            plans[(plan.kernel, tuple(plan.macros.items()))] = plan
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = [
-            pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in plans.values()
-        ]
-        for job in jobs:
-            job.result()
-    return len(plans)
+            plans.append(plan)
+    return load_in_parallel(plans)
 
 
 def verify(
@@ -163,55 +177,15 @@ def verify(
             if _refused(variant, case):
                 tally.skipped += 1
                 continue
-            tally.cases += 1
-            faults = _faults(partial(verify_case, variant, case, inputs, truth))
-            if faults:
-                tally.failures += 1
-                say(f"FAIL {variant.kernel} {case}: {'; '.join(faults)[:600]}")
-        _note_errors(tallies, selected, case, inputs, truth)
+            check = partial(verify_case, variant, case, inputs, truth, tally)
+            tally.count(check, f"{variant.kernel} {case}", say)
     for variant, dtype, value in itertools.product(selected, DTYPES, (np.nan, np.inf)):
         tally = tallies[variant.kernel]
         if _refused(variant, _nan_case(dtype)):
             tally.skipped += 1
             continue
-        tally.cases += 1
-        faults = _faults(partial(nan_leaves_its_row, variant, dtype, value))
-        if faults:
-            tally.failures += 1
-            say(f"FAIL {variant.kernel}: {'; '.join(faults)}")
+        tally.count(partial(nan_leaves_its_row, variant, dtype, value), variant.kernel, say)
     return tallies
-
-
-def _faults(check: Callable[[], list[str]]) -> list[str]:
-    """What `check` finds; an exception is a fault like any other, so the other cases still run."""
-    try:
-        with np.errstate(invalid="ignore"):
-            return check()
-    except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
-
-
-def _note_errors(
-    tallies: dict[str, Tally],
-    selected: Sequence[Variant],
-    case: Case,
-    inputs: list[Any],
-    truth: Truth,
-) -> None:
-    if case.scale_inputs != 1.0:
-        return  # errors grow with the inputs: the table holds standard normal ones only
-    for variant in selected:
-        tally = tallies[variant.kernel]
-        if _refused(variant, case) or tally.failures:
-            continue
-        out, lse, _ = variant.run(*inputs, case.problem, case.tiling)
-        check = truth.check(out, lse)
-        assert tally.max_out_err is not None
-        worst = tally.max_out_err.get(case.problem.dtype, 0.0)
-        tally.max_out_err[case.problem.dtype] = max(worst, check.out_err)
-        tally.max_lse_err = max(tally.max_lse_err, check.lse_err)
-        if check.out_limit:
-            tally.worst_ratio = max(tally.worst_ratio, check.out_err / check.out_limit)
 
 
 def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIED_DIR) -> Path:
