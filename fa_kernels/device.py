@@ -6,6 +6,7 @@ measures on a GPU is not here: it lives in data/measured/.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import reprlib
@@ -230,6 +231,18 @@ def device(slug: str) -> Device:
     if not known:
         raise ValueError(f"device = {slug!r} is not known: data/devices holds no sheet. {remedy}")
     raise ValueError(f"device = {slug!r} is not known: choose one of {', '.join(known)}. {remedy}")
+
+
+def readable_devices() -> list[Device]:
+    """Every device whose sheet can be read, by slug.
+
+    Asking for one of the others with `device` gives the sentence that says what is wrong with it.
+    """
+    found = []
+    for slug in list_devices():
+        with contextlib.suppress(ValueError):
+            found.append(device(slug))
+    return found
 
 
 def _plain(cuda_name: str) -> str:

@@ -9,7 +9,8 @@ MIB = 1024**2
 GIB = 1024**3
 
 _CAPACITY = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
-_TRAFFIC = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+#: Steps of traffic, largest first; also for axes.
+TRAFFIC_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 
@@ -39,7 +40,7 @@ def capacity(nbytes: float) -> str:
 
 def traffic(nbytes: float) -> str:
     """An amount of moved data in bytes as text in decimal units: `traffic(4.1e9)` is "4.1 GB"."""
-    return _scaled(nbytes, _TRAFFIC, "B")
+    return _scaled(nbytes, TRAFFIC_STEPS, "B")
 
 
 def flops(count: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_kernels.cuda.launch import run_flash_q_outer, run_standard_tiled
-from fa_kernels.cuda.plan import LaunchPlan, plan_flash_q_outer, plan_standard_tiled
+from fa_kernels.cuda.plan import PLANS, LaunchPlan
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.flash import flash_q_outer
 from fa_kernels.reference.standard import standard_tiled
@@ -95,7 +95,7 @@ VARIANTS: dict[str, Variant] = {
             source="FlashAttention, Algorithm 0",
             reference=standard_tiled,
             run=run_standard_tiled,
-            plan=plan_standard_tiled,
+            plan=PLANS["02_standard_tiled"],
             paper=_paper_standard,
             launched=launched_standard_tiled,
             workspace_bytes=_scores_and_probabilities,
@@ -108,7 +108,7 @@ VARIANTS: dict[str, Variant] = {
             source="FlashAttention-2, Algorithm 1",
             reference=flash_q_outer,
             run=run_flash_q_outer,
-            plan=plan_flash_q_outer,
+            plan=PLANS["04_flash_q_outer"],
             paper=paper_flash_q_outer,
             launched=launched_flash_q_outer,
             workspace_bytes=_nothing,

@@ -10,7 +10,7 @@ from fa_kernels.cuda.verified import kernel_status
 from fa_kernels.device import Device
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.records import Row, Run
+from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import significant, traffic
 from fa_kernels.variants import VARIANTS
@@ -39,12 +39,9 @@ def _cells(
     name = f"`{VARIANTS[variant].kernel}`" if variant in VARIANTS else provider
     if row is None or row.median is None:
         return [name, what, "", "not recorded", "", "", "", status]
-    problem = AttentionProblem(
-        row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
-    )
     tiles = f"{row.block_m} × {row.block_n}" if row.block_m else "its own"
-    rate = matmul_flops(problem) / row.median / 1e9
-    ours = provider == "fa_kernels"
+    rate = matmul_flops(row.problem) / row.median / 1e9
+    ours = provider == OURS
     # Ours compute on CUDA cores in fp32; the peers' matmuls run on tensor cores in the io dtype.
     peak = sheet.peak_tflops("float32" if ours else row.dtype, tensor_cores=not ours)
     return [
@@ -66,7 +63,7 @@ def kernel_table(run: Run, sheet: Device) -> str:
     verification record the last column shows.
     """
     rows = [
-        _cells(run, "fa_kernels", v.name, f"{v.summary} ({v.source})", status, sheet)
+        _cells(run, OURS, v.name, f"{v.summary} ({v.source})", status, sheet)
         for v in VARIANTS.values()
         for status in [kernel_status(v.kernel, sheet.arch)]
     ]

@@ -13,9 +13,9 @@ from fa_kernels.figures.kernel_table import POINT, kernel_table, with_table
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.story import story_figure, story_sentence, story_spec
+from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.records import Run, load_run
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "story.png"
 #: Beside the picture: what it shows, from which run, and a hash of its specification.

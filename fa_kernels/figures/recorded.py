@@ -14,17 +14,11 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
 
-OURS = "fa_kernels"
 #: Budgets looked for when saying which were recorded: rows hold tiles, not M.
 _BUDGETS_KIB = (4, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 224, 228, 256)
 
 _Key = tuple[str, str, int, str]
 _Where = tuple[int, int | None, int | None]
-
-
-def series_name(row: Row) -> str:
-    """The key of a row's style: the variant for our kernels, the provider for peers."""
-    return row.variant if row.provider == OURS else row.provider
 
 
 def read_run(run_id: str, root: Path | None = None) -> Run | str:
@@ -57,7 +51,7 @@ class RecordedRun:
             return
         if row.dropout_p or row.density != 1.0 or row.seqlen_q != row.seqlen_k:
             return
-        key = (series_name(row), row.dtype, row.head_dim, row.metric)
+        key = (row.series, row.dtype, row.head_dim, row.metric)
         # A resumed run may hold a point twice: the later row is the one that was finished.
         self._rows[key][(row.seqlen_q, row.block_m, row.block_n)] = row
         if row.block_m is not None and row.block_n is not None:

@@ -19,7 +19,7 @@ from fa_kernels.figures.over_seqlen import (
 )
 from fa_kernels.figures.panel import RUNTIME, Cursor, Panel, Words, position
 from fa_kernels.figures.point import Point, ratio_text
-from fa_kernels.figures.recorded import RecordedRun, series_name
+from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.measure.records import Row
 from fa_kernels.units import duration
 from fa_kernels.variants import VARIANTS
@@ -189,7 +189,7 @@ def _live_points(panel: Panel, live: Sequence[Row], shown: list[float]) -> None:
     timed = [row for row in live if row.metric == "latency_ms" and row.median is not None]
     if not timed:
         return
-    styles = [theme.style_of(series_name(row)) for row in timed]
+    styles = [theme.style_of(row.series) for row in timed]
     ys = [row.median or 0.0 for row in timed]
     panel.data.append(
         {

@@ -9,15 +9,13 @@ from fa_kernels.figures.panel import TRAFFIC, Frame, Panel, Words, if_it_fits
 from fa_kernels.figures.point import Point, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.traffic.model import TENSORS
-from fa_kernels.units import flops, significant, traffic
+from fa_kernels.units import TRAFFIC_STEPS, flops, significant, traffic
 from fa_kernels.variants import VARIANTS
-
-_SCALES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def scale_of(nbytes: float) -> tuple[float, str]:
     """Divisor and unit in which an axis up to `nbytes` reads well."""
-    for size, unit in _SCALES:
+    for size, unit in TRAFFIC_STEPS:
         if nbytes >= size:
             return size, unit
     return 1.0, "B"

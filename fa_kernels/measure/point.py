@@ -12,7 +12,7 @@ from fa_kernels.cuda import launch
 from fa_kernels.measure import memory, timing
 from fa_kernels.measure.baselines import Baseline
 from fa_kernels.measure.check import Truth
-from fa_kernels.measure.records import Row
+from fa_kernels.measure.records import OURS, ContenderKey, Row
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS, Traffic
@@ -40,6 +40,12 @@ class Contender:
     estimate_ms: float | None = None
 
     @property
+    def key(self) -> ContenderKey:
+        """As `Row.contender` of the rows this yields."""
+        tiles = (self.tiling.block_m, self.tiling.block_n) if self.tiling else (None, None)
+        return self.provider, self.variant, *tiles
+
+    @property
     def label(self) -> str:
         """For progress lines."""
         tiles = f" {self.tiling.block_m}x{self.tiling.block_n}" if self.tiling else ""
@@ -62,7 +68,7 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
         launch.refuse_on_this_gpu(variant.plan(p, tiling), p, tiling, launch.gpu_name())
 
     workspace = variant.workspace_bytes(problem)
-    return Contender("fa_kernels", variant.name, tiling, workspace, prepare, refuse, count)
+    return Contender(OURS, variant.name, tiling, workspace, prepare, refuse, count)
 
 
 def peer_contender(baseline: Baseline, problem: AttentionProblem) -> Contender:
@@ -248,10 +254,10 @@ def _row(
     status: str = "ok",
     detail: str = "",
 ) -> Row:
-    tiling = contender.tiling
+    provider, variant, block_m, block_n = contender.key
     return Row(
-        provider=contender.provider,
-        variant=contender.variant,
+        provider=provider,
+        variant=variant,
         pass_="fwd",
         dtype=problem.dtype,
         batch=problem.batch,
@@ -263,8 +269,8 @@ def _row(
         causal=problem.causal or "none",
         dropout_p=0.0,
         density=1.0,
-        block_m=tiling.block_m if tiling else None,
-        block_n=tiling.block_n if tiling else None,
+        block_m=block_m,
+        block_n=block_n,
         metric=metric,
         unit="ms" if metric == "latency_ms" else "B",
         p20=value,

@@ -12,13 +12,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN
+from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem
 
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "skipped (estimated)", "does not fit", "refused", "failed")
 PASSES = ("fwd", "bwd", "both", "decode")
 UNITS = {"latency_ms": "ms", "peak_mem_bytes": "B", "extra_mem_bytes": "B"}
+#: `provider` of our own kernels.
+OURS = "fa_kernels"
+ContenderKey = tuple[str, str, int | None, int | None]
 #: What a run must say about itself; a point that cannot be traced is worth nothing.
 RUN_KEYS = (
     "schema", "run_id", "command", "commit", "dirty", "started", "device", "arch", "driver",
@@ -60,6 +63,23 @@ class Row:
     status: str
     detail: str
     max_abs_err: float | None
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """The attention call this row is about."""
+        causal = None if self.causal == "none" else self.causal
+        sizes = (self.batch, self.nheads, self.seqlen_q, self.seqlen_k, self.head_dim)
+        return AttentionProblem(*sizes, self.dtype, causal, nheads_kv=self.nheads_kv)
+
+    @property
+    def series(self) -> str:
+        """Whose curve this row belongs to: the variant for our kernels, the provider for peers."""
+        return self.variant if self.provider == OURS else self.provider
+
+    @property
+    def contender(self) -> ContenderKey:
+        """What was run: provider, variant and tile sizes (None for peers)."""
+        return self.provider, self.variant, self.block_m, self.block_n
 
 
 COLUMNS = tuple(field.name.rstrip("_") for field in fields(Row))

@@ -75,30 +75,20 @@ class Estimates:
     """Latency of a point from the last measured one of the same contender, scaled by FLOPs."""
 
     def __init__(self, rows: Sequence[records.Row] = ()) -> None:
-        self._known: dict[tuple[Any, ...], tuple[float, int]] = {}
+        self._known: dict[tuple[str, int, records.ContenderKey], tuple[float, int]] = {}
         for row in rows:
             self.learn(row)
-
-    @staticmethod
-    def _key(dtype: str, head_dim: int, provider: str, variant: str) -> tuple[Any, ...]:
-        return (dtype, head_dim, provider, variant)
 
     def learn(self, row: records.Row) -> None:
         """Take in a latency row; the newest of a contender counts."""
         if row.metric != "latency_ms" or row.median is None:
             return
-        problem = AttentionProblem(
-            row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype
-        )
-        tiles = f"{row.variant} {row.block_m}x{row.block_n}"
-        key = self._key(row.dtype, row.head_dim, row.provider, tiles)
-        self._known[key] = (row.median, matmul_flops(problem))
+        key = (row.dtype, row.head_dim, row.contender)
+        self._known[key] = (row.median, matmul_flops(row.problem))
 
     def of(self, problem: AttentionProblem, contender: Contender) -> float | None:
         """Estimated milliseconds, or None if this contender was never measured."""
-        t = contender.tiling
-        tiles = f"{contender.variant} {t.block_m if t else None}x{t.block_n if t else None}"
-        key = self._key(problem.dtype, problem.head_dim, contender.provider, tiles)
+        key = (problem.dtype, problem.head_dim, contender.key)
         if key not in self._known:
             return None
         latency, flops = self._known[key]
@@ -157,32 +147,17 @@ def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-_Key = tuple[str, int, int, str, str, int | None, int | None]
-
-
-def _done(rows: Sequence[records.Row]) -> set[_Key]:
-    """What is finished: contenders of a problem with a latency row, measured or explained."""
-    return {
-        (r.dtype, r.head_dim, r.seqlen_q, r.provider, r.variant, r.block_m, r.block_n)
-        for r in rows
-        if r.metric == "latency_ms"
-    }
-
-
-def _key(problem: AttentionProblem, contender: Contender) -> _Key:
-    tiling = contender.tiling
-    tiles = (tiling.block_m, tiling.block_n) if tiling else (None, None)
-    where = (problem.dtype, problem.head_dim, problem.seqlen_q)
-    return (*where, contender.provider, contender.variant, *tiles)
-
-
 def _todo(
     grid: Grid, rows: Sequence[records.Row]
 ) -> list[tuple[AttentionProblem, list[Contender]]]:
-    done = _done(rows)
+    """Problems with the contenders that have no latency row yet, measured or explained."""
+    done = {
+        (r.dtype, r.head_dim, r.seqlen_q, r.contender) for r in rows if r.metric == "latency_ms"
+    }
     work = []
     for problem in grid.problems():
-        left = [c for c in contenders(problem, grid) if _key(problem, c) not in done]
+        where = (problem.dtype, problem.head_dim, problem.seqlen_q)
+        left = [c for c in contenders(problem, grid) if (*where, c.key) not in done]
         if left:
             work.append((problem, left))
     return work
@@ -228,8 +203,7 @@ def _summary(rows: Sequence[records.Row]) -> str:
     best: dict[str, float] = {}
     for row in rows:
         if row.metric == "latency_ms" and row.median is not None:
-            name = row.variant if row.provider == "fa_kernels" else row.provider
-            best[name] = min(best.get(name, row.median), row.median)
+            best[row.series] = min(best.get(row.series, row.median), row.median)
     failed = sum(row.status == "failed" for row in rows)
     text = ", ".join(f"{name} {ms:.3g} ms" for name, ms in best.items())
     return text + (f", {failed} FAILED" if failed else "")

@@ -8,10 +8,15 @@ from typing import Any
 
 import ipywidgets
 
-from fa_kernels.device import device, list_devices
+from fa_kernels.device import device, readable_devices
 from fa_kernels.figures.over_seqlen import SEQLENS
-from fa_kernels.figures.point import checked_head_dim, checked_seqlen, checked_sram_kib
-from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE
+from fa_kernels.figures.point import (
+    checked_head_dim,
+    checked_seqlen,
+    checked_sram_kib,
+    device_words,
+)
+from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.text import labels
@@ -58,13 +63,7 @@ def dtype_options() -> list[str]:
 
 def device_options() -> list[tuple[str, str]]:
     """(name, slug) of every device whose sheet can be read."""
-    options = []
-    for slug in list_devices():
-        try:
-            options.append((device(slug).name.removeprefix("NVIDIA "), slug))
-        except ValueError:
-            continue  # choosing it would show the same sentence; the others must stay usable
-    return options
+    return [(device_words(sheet), sheet.slug) for sheet in readable_devices()]
 
 
 class Controls(ipywidgets.VBox):
@@ -167,8 +166,6 @@ def checked_settings(
     Raises:
         ValueError: a value that no control can hold; value, limit and remedy.
     """
-    from fa_kernels.problem import dtype_name
-
     short = SHORT_DTYPE[dtype_name(dtype)]
     if short not in dtype_options():
         known = ", ".join(dtype_options())

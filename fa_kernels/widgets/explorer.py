@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets
 
 from fa_kernels.device import device as find_device
-from fa_kernels.device import list_devices
+from fa_kernels.device import readable_devices
 from fa_kernels.figures.explorer import explorer_spec
 from fa_kernels.figures.point import Point, sentence
 from fa_kernels.figures.recorded import RecordedRuns
@@ -152,12 +152,7 @@ def _subscripts(text: str) -> str:
 
 def default_device(session: Session) -> str:
     """The sheet of the session's GPU, else of its run's GPU, else the largest GPU of the sheets."""
-    sheets = []
-    for slug in list_devices():
-        try:
-            sheets.append(find_device(slug))
-        except ValueError:
-            continue
+    sheets = readable_devices()
     names = [session.gpu, session.run.device if session.run else None]
     for name in filter(None, names):
         for sheet in sheets:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from html import escape
 
 from fa_kernels.measure.records import Row
-from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import capacity, duration, traffic
 from fa_kernels.variants import VARIANTS
@@ -22,8 +21,7 @@ def predicted(row: Row) -> float | None:
     variant = VARIANTS.get(row.variant)
     if variant is None or row.block_m is None or row.block_n is None:
         return None
-    sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
-    problem = AttentionProblem(*sizes, row.dtype)
+    problem = row.problem
     if row.metric == "hbm_bytes":
         return variant.launched(problem, Tiling(row.block_m, row.block_n)).total_bytes
     memory = variant.memory(problem)
@@ -61,9 +59,8 @@ def table(rows: Sequence[Row], source: str) -> str:
         for row in sorted(shown, key=_order)
     )
     row = shown[0]
-    sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
-    problem = AttentionProblem(*sizes, row.dtype).describe()
-    caption = text["caption"].format(problem=problem, tiles=f"{row.block_m} × {row.block_n}")
+    tiles = f"{row.block_m} × {row.block_n}"
+    caption = text["caption"].format(problem=row.problem.describe(), tiles=tiles)
     return (
         f'<table class="falab-table" data-fa-table="run">'
         f"<caption>{escape(source)}: {escape(caption)}</caption>"
