@@ -13,7 +13,7 @@ from fa_kernels.figures.over_seqlen import (
     seqlens_shown,
     value_axis,
 )
-from fa_kernels.figures.panel import MEMORY, Cursor, Panel, Words
+from fa_kernels.figures.panel import MEMORY, Cursor, Panel, Words, marks
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.units import GIB, capacity
@@ -75,27 +75,14 @@ def _predicted_line(
     labels.append(Label(ys[-1], style.named, style.text_colour))
     if not over:
         return
-    totals = [variant.memory(p.problem).total_bytes for p in over]
-    panel.data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [p.seqlen for p in over],
-            "y": [variant.memory(p.problem).extra_bytes / GIB for p in over],
-            "xaxis": _AXES[0],
-            "yaxis": _AXES[1],
-            "marker": {"symbol": "x-open", "size": 11, "color": style.colour, "line": {"width": 2}},
-            "hovertext": [f"does not fit (estimated {capacity(t)})" for t in totals],
-            "hoverinfo": "text",
-            "name": f"{style.label}: does not fit",
-        }
-    )
+    memory = [variant.memory(p.problem) for p in over]
+    xs, tops = [p.seqlen for p in over], [m.extra_bytes / GIB for m in memory]
+    texts = [f"does not fit (estimated {capacity(m.total_bytes)})" for m in memory]
+    marker = {"symbol": "x-open", "size": 11, "color": style.colour, "line": {"width": 2}}
+    panel.data.append(marks(xs, tops, _AXES, marker, texts, f"{style.label}: does not fit"))
     # The words stand left of the first cross, where the rising line leaves room.
-    text = f"does not fit (estimated {capacity(totals[0])})"
-    x, y = over[0].seqlen, variant.memory(over[0].problem).extra_bytes / GIB
-    panel.words.append(
-        Words(left_of(x, ns[-1], log), y, text, _AXES, "top left", colour=style.text_colour)
-    )
+    place = (left_of(xs[0], ns[-1], log), tops[0], texts[0], _AXES, "top left")
+    panel.words.append(Words(*place, colour=style.text_colour))
 
 
 def _recorded_dots(panel: Panel, run: RecordedRun, point: Point) -> None:
@@ -108,24 +95,13 @@ def _recorded_dots(panel: Panel, run: RecordedRun, point: Point) -> None:
         f"{style.label}, recorded: N = {row.seqlen_q}, {capacity(row.median or 0.0)}"
         for style, row in dots
     ]
-    panel.data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [row.seqlen_q for _, row in dots],
-            "y": gib,
-            "xaxis": _AXES[0],
-            "yaxis": _AXES[1],
-            "marker": {
-                "symbol": [f"{style.marker}-open" for style, _ in dots],
-                "size": 9,
-                "color": [style.colour for style, _ in dots],
-            },
-            "hovertext": hovers,
-            "hoverinfo": "text",
-            "name": "recorded memory",
-        }
-    )
+    marker = {
+        "symbol": [f"{style.marker}-open" for style, _ in dots],
+        "size": 9,
+        "color": [style.colour for style, _ in dots],
+    }
+    ns = [row.seqlen_q for _, row in dots]
+    panel.data.append(marks(ns, gib, _AXES, marker, hovers, "recorded memory"))
 
 
 def _capacity_line(

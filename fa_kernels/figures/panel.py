@@ -163,6 +163,31 @@ def paper(value: float, axis: str, layout: dict[str, Any]) -> float:
     return float(start + (at - low) / (high - low) * (end - start))
 
 
+def marks(
+    xs: Sequence[float],
+    ys: Sequence[float],
+    axes: tuple[str, str],
+    marker: dict[str, Any],
+    hovers: Sequence[str],
+    name: str,
+    **options: Any,
+) -> dict[str, Any]:
+    """Markers, each with its own words under the mouse; `options` go on top."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(xs),
+        "y": list(ys),
+        "xaxis": axes[0],
+        "yaxis": axes[1],
+        "marker": marker,
+        "hovertext": list(hovers),
+        "hoverinfo": "text",
+        "name": name,
+        **options,
+    }
+
+
 def _text_trace(pieces: Sequence[Words], layout: dict[str, Any]) -> dict[str, Any]:
     places = [
         (paper(p.x, p.axes[0], layout), paper(p.y, p.axes[1], layout)) if p.axes else (p.x, p.y)

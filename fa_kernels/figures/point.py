@@ -18,6 +18,8 @@ from fa_kernels.variants import VARIANTS, Variant
 
 #: The variant whose tiles are drawn: the last one, which keeps most on chip.
 SHOWN = list(VARIANTS)[-1]
+#: The two variants that titles and sentences compare: the first, and the one that is drawn.
+COMPARED = (next(iter(VARIANTS)), SHOWN)
 BANDWIDTH, ARITHMETIC = "HBM bandwidth", "fp32 arithmetic"
 CACHED = f"{ARITHMETIC}, as long as the L2 cache answers re-reads"
 #: Tensors that one part of an algorithm writes and another reads; inputs and outputs are not here.
@@ -184,7 +186,7 @@ def sentence(point: Point) -> str:
     """What the figure says at this point, and which limit binds; also its alternative text."""
     tiles = f"B_r = {point.tiling.block_m}, B_c = {point.tiling.block_n}"
     sizes = f"N = {point.seqlen}, d = {point.problem.head_dim}, M = {point.sram_kib} KiB ({tiles})"
-    first, last = VARIANTS[next(iter(VARIANTS))], VARIANTS[SHOWN]
+    first, last = (VARIANTS[name] for name in COMPARED)
     moved = [point.traffic(variant).total_bytes for variant in (first, last)]
     ratio = ratio_text(moved[0] / moved[1])
     return f"At {sizes} {first.label} moves {ratio} the HBM bytes of {last.label}. {binding(point)}"

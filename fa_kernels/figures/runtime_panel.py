@@ -17,8 +17,8 @@ from fa_kernels.figures.over_seqlen import (
     seqlens_shown,
     value_axis,
 )
-from fa_kernels.figures.panel import RUNTIME, Cursor, Panel, Words, position
-from fa_kernels.figures.point import Point, ratio_text
+from fa_kernels.figures.panel import RUNTIME, Cursor, Panel, Words, marks, position
+from fa_kernels.figures.point import COMPARED, Point, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.measure.records import Row
 from fa_kernels.units import duration
@@ -71,12 +71,11 @@ def runtime_panel(
 def _runtime_title(point: Point, run: RecordedRun | None) -> str:
     if run is None:
         return "Runtime: lower bound"
-    names = list(VARIANTS)
-    rows = [run.row(name, point, "latency_ms") for name in (names[0], names[-1])]
+    rows = [run.row(name, point, "latency_ms") for name in COMPARED]
     if not all(row and row.median for row in rows):
         return "Runtime"
     times = [row.median for row in rows if row and row.median]
-    labels = [VARIANTS[name].label for name in (names[0], names[-1])]
+    labels = [VARIANTS[name].label for name in COMPARED]
     both = ", ".join(f"{label} {duration(ms)}" for label, ms in zip(labels, times, strict=True))
     return f"Runtime: {both} ({ratio_text(times[0] / times[1])})"
 
@@ -144,20 +143,10 @@ def _not_measured(
 
 def _crosses(panel: Panel, name: str, rows: Sequence[Row], y: float, log: bool) -> None:
     style = theme.style_of(name)
-    panel.data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [row.seqlen_q for row in rows],
-            "y": [y] * len(rows),
-            "xaxis": _AXES[0],
-            "yaxis": _AXES[1],
-            "marker": {"symbol": "x-open", "size": 9, "color": style.colour},
-            "hovertext": [f"{style.label}, N = {r.seqlen_q}: {r.detail or r.status}" for r in rows],
-            "hoverinfo": "text",
-            "name": f"{style.label}: not measured",
-        }
-    )
+    marker = {"symbol": "x-open", "size": 9, "color": style.colour}
+    hovers = [f"{style.label}, N = {r.seqlen_q}: {r.detail or r.status}" for r in rows]
+    ns, title = [row.seqlen_q for row in rows], f"{style.label}: not measured"
+    panel.data.append(marks(ns, [y] * len(rows), _AXES, marker, hovers, title))
     first = min(rows, key=lambda row: row.seqlen_q)
     text = f"{style.label}: {first.status}"
     place = (left_of(first.seqlen_q, SEQLENS[-1], log), y, text, _AXES, "middle left")
@@ -191,25 +180,12 @@ def _live_points(panel: Panel, live: Sequence[Row], shown: list[float]) -> None:
         return
     styles = [theme.style_of(row.series) for row in timed]
     ys = [row.median or 0.0 for row in timed]
-    panel.data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [row.seqlen_q for row in timed],
-            "y": ys,
-            "xaxis": _AXES[0],
-            "yaxis": _AXES[1],
-            "marker": {
-                "symbol": "star",
-                "size": 14,
-                "color": [style.colour for style in styles],
-                "line": {"color": theme.INK, "width": 1.5},
-            },
-            "hovertext": [
-                f"{s.label}, live: {duration(y)}" for s, y in zip(styles, ys, strict=True)
-            ],
-            "hoverinfo": "text",
-            "name": "live",
-        }
-    )
+    marker = {
+        "symbol": "star",
+        "size": 14,
+        "color": [style.colour for style in styles],
+        "line": {"color": theme.INK, "width": 1.5},
+    }
+    hovers = [f"{s.label}, live: {duration(y)}" for s, y in zip(styles, ys, strict=True)]
+    panel.data.append(marks([row.seqlen_q for row in timed], ys, _AXES, marker, hovers, "live"))
     shown += ys

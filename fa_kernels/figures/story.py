@@ -6,7 +6,7 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.panel import Frame, Panel, Words, join
-from fa_kernels.figures.point import Point, binding, ratio_text
+from fa_kernels.figures.point import COMPARED, Point, binding, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.traffic_panel import traffic_panel
 from fa_kernels.units import duration, traffic
@@ -124,9 +124,8 @@ def _title(bars: list[tuple[str, float, str]], measured: bool) -> str:
     if not measured:
         return "Time: lower bound of the model"
     times = {label: ms for label, ms, _ in bars}
-    names = list(VARIANTS)
     # Unfused against fused, on CUDA cores (ours) and on tensor cores (torch's): same idea, twice.
-    pairs = [(names[0], names[-1]), ("torch_eager", "torch_flash")]
+    pairs = [COMPARED, ("torch_eager", "torch_flash")]
     ratios = []
     for pair in pairs:
         slow, fast = (theme.style_of(name).label for name in pair)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fa_kernels.figures import theme
-from fa_kernels.figures.panel import TRAFFIC, Frame, Panel, Words, if_it_fits
-from fa_kernels.figures.point import Point, ratio_text
+from fa_kernels.figures.panel import TRAFFIC, Frame, Panel, Words, if_it_fits, marks
+from fa_kernels.figures.point import COMPARED, Point, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.traffic.model import TENSORS
 from fa_kernels.units import TRAFFIC_STEPS, flops, significant, traffic
@@ -34,9 +34,9 @@ def traffic_panel(
     size, unit = scale_of(most)
     _bars(panel, point, size, most, frame, axes)
     counted = _counted(panel, point, run, size, axes)
-    names = list(VARIANTS)
-    ratio = ratio_text(moved[names[0]].total_bytes / max(1, moved[names[-1]].total_bytes))
-    first, last = VARIANTS[names[0]].label, VARIANTS[names[-1]].label
+    slow, fast = (moved[name].total_bytes for name in COMPARED)
+    ratio = ratio_text(slow / max(1, fast))
+    first, last = (VARIANTS[name].label for name in COMPARED)
     source = f" · ◆ counted in kernel: recorded {counted}" if counted else ""
     panel.head(frame, f"HBM traffic: {first} / {last} = {ratio}", f"model (launched){source}")
     _legend(panel, frame)
@@ -125,26 +125,11 @@ def _counted(
     counted = {name: row.median for name, row in found.items() if row and row.median is not None}
     if not counted:
         return None
-    panel.data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [nbytes / size for nbytes in counted.values()],
-            "y": [_row(name) for name in counted],
-            "xaxis": axes[0],
-            "yaxis": axes[1],
-            "marker": {
-                "symbol": "diamond",
-                "size": 11,
-                "color": theme.PAPER,
-                "line": {"color": theme.INK, "width": 2},
-            },
-            "hovertext": [f"counted in the kernel: {traffic(n)}" for n in counted.values()],
-            "hoverinfo": "text",
-            "cliponaxis": False,
-            "name": "counted",
-        }
-    )
+    line = {"color": theme.INK, "width": 2}
+    marker = {"symbol": "diamond", "size": 11, "color": theme.PAPER, "line": line}
+    xs, ys = [nbytes / size for nbytes in counted.values()], [_row(name) for name in counted]
+    hovers = [f"counted in the kernel: {traffic(n)}" for n in counted.values()]
+    panel.data.append(marks(xs, ys, axes, marker, hovers, "counted", cliponaxis=False))
     return run.run_id
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRuns
@@ -13,7 +12,7 @@ from fa_kernels.traffic.counter import count_traffic
 from fa_kernels.units import traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer import opening_settings, point_of
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import html_table, labels
 
 #: Longer sequences keep NumPy busy for minutes.
 MAX_SEQLEN = 2048
@@ -92,14 +91,7 @@ class TrafficCheck:
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
-        heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body
-        )
-        return (
-            f'<table data-fa-table="check"><caption>{escape(self.caption())}</caption>'
-            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        )
+        return html_table("check", self.caption(), head, body)
 
 
 def check_traffic(

@@ -10,6 +10,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from fa_kernels.figures.panel import LEAST_WIDTH
 from fa_kernels.figures.theme import DARK
 
 STATIC = Path(__file__).parent / "static"
@@ -40,6 +41,7 @@ class LiveFigure(anywidget.AnyWidget):
     dark_colours = traitlets.Dict(DARK).tag(sync=True)
     input_stamp = traitlets.Float(0.0).tag(sync=True)
     stale = traitlets.Bool(False).tag(sync=True)
+    least_width = traitlets.Int(LEAST_WIDTH).tag(sync=True)
     redraw_ms = traitlets.Float(0.0)
     input_ms = traitlets.Float(0.0)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from fa_kernels.measure.records import Row
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import capacity, duration, traffic
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import html_table, labels
 
 #: Metrics that get a line of their own; per-tensor bytes are in the totals.
 METRICS = ("hbm_bytes", "latency_ms", "extra_mem_bytes", "peak_mem_bytes")
@@ -53,19 +52,12 @@ def table(rows: Sequence[Row], source: str) -> str:
         return ""
     text = labels("run")
     heads = ("variant", "quantity", "predicted", "measured", "ratio", "error")
-    head = "".join(f'<th scope="col">{escape(text[name])}</th>' for name in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
-        for row in sorted(shown, key=_order)
-    )
     row = shown[0]
     tiles = f"{row.block_m} × {row.block_n}"
     caption = text["caption"].format(problem=row.problem.describe(), tiles=tiles)
-    return (
-        f'<table class="falab-table" data-fa-table="run">'
-        f"<caption>{escape(source)}: {escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    cells = [_cells(row) for row in sorted(shown, key=_order)]
+    head = [text[name] for name in heads]
+    return html_table("run", f"{source}: {caption}", head, cells, css="falab-table")
 
 
 def _order(row: Row) -> tuple[int, int]:

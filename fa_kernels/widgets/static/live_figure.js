@@ -85,9 +85,6 @@ function themed(spec, colours, theme, width) {
   return { data, layout };
 }
 
-// Narrower than this the panels' words would collide: the figure scrolls sideways instead.
-const LEAST_WIDTH = 960;
-
 // No mode bar: its buttons would cover the legend, and one of them offers to share the figure.
 const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false };
 
@@ -126,7 +123,8 @@ async function render({ model, el }) {
     try {
       const { data, layout } = themed(
         model.get("spec"), model.get("dark_colours"), (theme ??= readTheme(el)),
-        Math.max(width, LEAST_WIDTH * theme.factor));
+        // Narrower, the panels' words would collide: the figure scrolls sideways instead.
+        Math.max(width, model.get("least_width") * theme.factor));
       await Plotly.react(place, data, layout, CONFIG);
       const end = performance.now();
       el.dataset.faRedraws = String(Number(el.dataset.faRedraws) + 1);
