@@ -10,10 +10,12 @@ from typing import Any
 
 from fa_kernels import units
 from fa_kernels.attention import attention
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.device import device as data_sheet
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
 from fa_kernels.tiling import Tiling
+from fa_kernels.trace import trace_row
 from fa_kernels.variants import VARIANTS
 
 __version__ = "0.1.0"
@@ -23,15 +25,27 @@ _LAZY = {
     "explorer": ("fa_kernels.widgets.explorer", "explorer"),
     "check_traffic": ("fa_kernels.widgets.checks", "check_traffic"),
     "story": ("fa_kernels.widgets.story", "story"),
+    "theta_law": ("fa_kernels.widgets.theta_law", "theta_law"),
+    "stepper": ("fa_kernels.widgets.stepper", "stepper"),
+    "softmax_failures": ("fa_kernels.widgets.softmax_failures", "softmax_failures"),
+    "merge_check": ("fa_kernels.widgets.merge_check", "merge_check"),
+    "trace_table": ("fa_kernels.widgets.trace_table", "trace_table"),
+    "traffic_ways": ("fa_kernels.widgets.traffic_ways", "traffic_ways"),
+    "check_dram": ("fa_kernels.widgets.dram_check", "check_dram"),
+    "loop_order": ("fa_kernels.widgets.loop_order", "loop_order"),
+    "crossing": ("fa_kernels.widgets.crossing", "crossing"),
+    "o_drift": ("fa_kernels.widgets.o_drift", "o_drift"),
 }
 
 __all__ = [
     "VARIANTS",
     "AttentionProblem",
+    "BlockMask",
     "Tiling",
     "attention",
     "data_sheet",
     "session",
+    "trace_row",
     "units",
     *_LAZY,
 ]

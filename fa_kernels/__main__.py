@@ -7,6 +7,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+#: Options of `measure` that choose a grid, as `sweep.Grid` calls them.
+GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib", "peers")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -21,14 +25,24 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--out", type=Path, help="folder for the record; default: data/verified")
 
     measure = commands.add_parser("measure", help="measure the recorded grid on this GPU")
-    measure.add_argument("--label", default="grid", help="last part of the run id")
+    measure.add_argument("--label", help="last part of the run id; default: grid, or counters")
     measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
     measure.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
     measure.add_argument("--minutes", type=float, help="stop before this many minutes are over")
     measure.add_argument("--ui", action="store_true", help="time redraws in a browser instead")
+    measure.add_argument(
+        "--counters", action="store_true", help="DRAM and L2 bytes by Nsight Compute instead"
+    )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
-    for name, kind in (("seqlens", int), ("head-dims", int), ("dtypes", str), ("sram-kib", int)):
-        measure.add_argument(f"--{name}", type=kind, nargs="+", help="default: the explorer's grid")
+    measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
+    for name in ("seqlens", "head-dims", "sram-kib"):
+        measure.add_argument(f"--{name}", type=int, nargs="+", help="default: the explorer's grid")
+    measure.add_argument(
+        "--control-sram-kib", type=int, nargs="+", help="M for variants that isolate one difference"
+    )
+    measure.add_argument(
+        "--max-latency-ms", type=float, help="skip calls estimated to take longer; default: 3000"
+    )
     measure.add_argument("--peers", nargs="*", help="default: all that are installed")
 
     figures = commands.add_parser("figures", help="redraw the README's picture and table")
@@ -89,23 +103,27 @@ def _measure_ui() -> int:
 def _measure(args: argparse.Namespace) -> int:
     if args.ui:
         given = {name for name, value in vars(args).items() if value not in (None, False)}
-        other = given - {"command", "ui"} - ({"label"} if args.label == "grid" else set())
+        other = given - {"command", "ui"}
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
+    if args.counters:
+        return _measure_counters(args)
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
 
-    chosen = {
-        name: tuple(value)
-        for name in ("seqlens", "head_dims", "dtypes", "sram_kib", "peers")
-        if (value := getattr(args, name)) is not None
+    chosen: dict[str, Any] = {
+        name: tuple(value) for name in GRID_OPTIONS if (value := getattr(args, name)) is not None
     }
+    if args.max_latency_ms is not None:
+        chosen["max_latency_ms"] = args.max_latency_ms
     try:
         grid = Grid(**chosen)
         _refuse_without_gpu("measure")
         root = args.out or records.MEASURED_DIR
-        folder = start_run(args.label, _command_line(), root, args.resume, args.commit)
+        _refuse_other_kind(args.resume, root, "grid")
+        label = args.label or "grid"
+        folder = start_run(label, _command_line(), root, args.resume, args.commit)
     except (ValueError, FileExistsError) as error:
         sys.exit(str(error))
     finished = run_sweep(folder, grid, args.minutes and args.minutes * 60)
@@ -113,12 +131,51 @@ def _measure(args: argparse.Namespace) -> int:
     return 0
 
 
+def _measure_counters(args: argparse.Namespace) -> int:
+    from fa_kernels.measure import records
+
+    given = [name for name in GRID_OPTIONS if getattr(args, name) is not None]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        sys.exit(f"--counters has shapes of its own and takes no {flags}: leave it out.")
+    _refuse_without_gpu("measure")
+    from fa_kernels.measure.counters import measure_counters
+    from fa_kernels.measure.ncu import NcuRefused
+
+    root, label = args.out or records.MEASURED_DIR, args.label or "counters"
+    try:
+        _refuse_other_kind(args.resume, root, "counters")
+        seconds = args.minutes and args.minutes * 60
+        folder, finished = measure_counters(
+            root, label, _command_line(), args.resume, args.commit, seconds
+        )
+    except NcuRefused as refusal:
+        # No failure: counters are refused on many machines, and everything else works there.
+        print(refusal)
+        return 0
+    except (ValueError, FileExistsError) as error:
+        sys.exit(str(error))
+    print(f"{'finished' if finished else 'stopped'}: {folder}")
+    return 0
+
+
+def _refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
+    """Raise ValueError unless the run to resume, if any, holds what is to be measured."""
+    from fa_kernels.measure import records
+
+    if run_id is not None and (found := records.load_run(run_id, root).kind) != kind:
+        raise ValueError(
+            f"{run_id} is a run of kind {found!r}, not {kind!r}: resume it "
+            f"{'with' if found == 'counters' else 'without'} --counters."
+        )
+
+
 def _figures(args: argparse.Namespace) -> int:
     from fa_kernels.figures.readme import redraw
     from fa_kernels.measure import records
 
     try:
-        written = redraw(args.run or next(iter(records.list_runs()), ""))
+        written = redraw(args.run or next(iter(records.list_runs(kind="grid")), ""))
     except (ValueError, RuntimeError) as error:
         sys.exit(str(error))
     for path in written:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import arrays
 from fa_kernels.cuda.launch import (
     refuse_memory,
@@ -21,13 +23,12 @@ from fa_kernels.units import capacity
 from fa_kernels.variants import VARIANTS, Variant, find_variant
 
 #: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
-AUTO_ORDER = ("flash_q_outer", "standard_tiled")
+AUTO_ORDER = ("flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
 
 _NOT_YET = {
     "window": "attend the whole sequence, or use causal=True",
     "mask": "use causal=True or causal='top_left'",
     "bias": "leave it None",
-    "block_mask": "leave it None for dense attention",
     "seed": "leave it None: nothing is drawn at random",
     "dropout_keep": "leave it None",
     "cu_seqlens_q": "call once per sequence",
@@ -59,19 +60,22 @@ def attention(
     """softmax(softmax_scale * q kᵀ) v, exact, by the named algorithm.
 
     Args:
-        q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32 or fp16.
+        q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32, fp16 or bf16
+            (NumPy and CuPy know bf16 through the package ml_dtypes).
             Any batch, head and row strides; on a GPU, a last axis that is not contiguous is
             copied once, with a warning.
         k, v: (batch, nheads, seqlen_k, head_dim), same kind, device and dtype as q.
         variant: "auto" or a name of `fa.VARIANTS`.
         causal: False; True or "bottom_right" (row i attends keys <= i + seqlen_k - seqlen_q, as
             FlashAttention >= 2.1); "top_left" (keys <= i, as torch's is_causal).
+        block_mask: `fa.BlockMask`: attend only the keys in its kept blocks (and under `causal`);
+            variants with `block_sparse` skip what it drops.
         softmax_scale: default 1/sqrt(head_dim).
         tiling: `fa.Tiling(block_m, block_n)`; default: a tiling that fits.
         backend: "auto" (where the arrays live), "cuda" or "numpy". "cuda" takes NumPy arrays too.
         return_lse: also return lse, (batch, nheads, seqlen_q) fp32, natural log.
-        window, mask, bias, block_mask, dropout_p, seed, dropout_keep, cu_seqlens_q, cu_seqlens_k:
-            not there yet; anything but the default is refused.
+        window, mask, bias, dropout_p, seed, dropout_keep, cu_seqlens_q, cu_seqlens_k: not there
+            yet; anything but the default is refused.
 
     Returns:
         out, of q's kind, shape and dtype; or (out, lse). A fully masked row: out 0, lse -inf.
@@ -84,34 +88,75 @@ def attention(
         "window": window,
         "mask": mask,
         "bias": bias,
-        "block_mask": block_mask,
         "seed": seed,
         "dropout_keep": dropout_keep,
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
     _refuse_missing_options(options, dropout_p)
-    problem = problem_of(q, k, v, causal=causal, softmax_scale=softmax_scale)
-    backend = _pick_backend(backend, q)
-    chosen = _pick_variant(variant, problem, backend)
-    tiling = _checked_tiling(tiling, problem, backend)
+    call = checked_call(
+        q, k, v, variant, tiling, backend, causal=causal, softmax_scale=softmax_scale,
+        block_mask=block_mask,
+    )  # fmt: skip
+    problem, chosen = call.problem, call.variant
     if problem.heads == 0 or problem.seqlen_q == 0 or problem.seqlen_k == 0:
         out, lse = arrays.empty_result(q, problem)
-    elif backend == "numpy":
-        _refuse_host_memory(chosen, problem)
-        out, lse = _run_numpy(chosen, q, k, v, problem, tiling)
+    elif call.backend == "numpy":
+        out, lse = _run_numpy(chosen, q, k, v, problem, call.tiling)
     else:
-        refuse_old_gpu(chosen.kernel, chosen.min_arch)
-        refuse_on_this_gpu(chosen.plan(problem, tiling), problem, tiling)
-        memory = chosen.memory(problem)
-        need = memory.extra_bytes if arrays.on_gpu(q) else memory.total_bytes
-        refuse_memory(chosen.name, need)
-        out, lse = arrays.run_on_gpu(chosen.run, q, k, v, problem, tiling)
+        out, lse = arrays.run_on_gpu(chosen.run, q, k, v, problem, call.tiling)
     return (out, lse) if return_lse else out
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that has been checked: what to run, on which backend, with which tiles."""
+
+    problem: AttentionProblem
+    variant: Variant
+    backend: str
+    tiling: Tiling
+
+
+def checked_call(
+    q: Any,
+    k: Any,
+    v: Any,
+    variant: str,
+    tiling: Tiling | None,
+    backend: str,
+    **options: Any,
+) -> Call:
+    """Arrays and arguments of `attention` as a call that can run here; allocates nothing.
+
+    Raises:
+        ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
+    """
+    problem = problem_of(q, k, v, **options)
+    backend = _pick_backend(backend, q)
+    chosen = _pick_variant(variant, problem, backend)
+    call = Call(problem, chosen, backend, _checked_tiling(tiling, problem, backend))
+    if problem.heads == 0 or problem.seqlen_q == 0 or problem.seqlen_k == 0:
+        return call
+    if backend == "numpy":
+        _refuse_host_memory(chosen, problem)
+        return call
+    refuse_old_gpu(chosen.kernel, chosen.min_arch)
+    refuse_on_this_gpu(chosen.plan(problem, call.tiling), problem, call.tiling)
+    memory = chosen.memory(problem)
+    need = memory.extra_bytes if arrays.on_gpu(q) else memory.total_bytes
+    refuse_memory(chosen.name, need)
+    return call
+
+
 def problem_of(
-    q: Any, k: Any, v: Any, *, causal: bool | str = False, softmax_scale: float | None = None
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool | str = False,
+    softmax_scale: float | None = None,
+    block_mask: BlockMask | None = None,
 ) -> AttentionProblem:
     """The problem that arrays and options describe, checked against each other.
 
@@ -140,10 +185,23 @@ def problem_of(
             f"k and v have {k.shape[1]} heads, q has {nheads}: grouped-query attention is not "
             "there yet. Repeat k and v along the head axis."
         )
+    if block_mask is not None and not isinstance(block_mask, BlockMask):
+        raise TypeError(
+            f"block_mask is a {type(block_mask).__name__}: make one with "
+            "fa.BlockMask.from_dense(keep_blocks, block_m, block_n) or fa.BlockMask.pattern(...)."
+        )
+    empty = 0 in (batch, seqlen_q, k.shape[2])  # nothing to mask: the result is known
     return AttentionProblem(
-        batch, nheads, seqlen_q, k.shape[2], head_dim, dtypes["q"], causal_name(causal),
+        batch,
+        nheads,
+        seqlen_q,
+        k.shape[2],
+        head_dim,
+        dtypes["q"],
+        causal_name(causal),
         softmax_scale,
-    )  # fmt: skip
+        block_mask=None if empty else block_mask,
+    )
 
 
 def _refuse_missing_options(options: dict[str, Any], dropout_p: float) -> None:
@@ -163,15 +221,21 @@ def _pick_variant(name: str, problem: AttentionProblem, backend: str) -> Variant
             f"variant = {name!r} does not take {problem.dtype}: cast q, k and v to one of "
             f"{', '.join(chosen.dtypes)}."
         )
+    if problem.block_mask is not None and not chosen.block_sparse:
+        able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.block_sparse)
+        raise NotImplementedError(
+            f"variant = {name!r} does not take a block_mask: use one of {able}."
+        )
     return chosen
 
 
 def _auto_variant(problem: AttentionProblem, backend: str) -> Variant:
-    known = [VARIANTS[name] for name in AUTO_ORDER if problem.dtype in VARIANTS[name].dtypes]
-    if not known:
-        raise NotImplementedError(
-            f"dtype = {problem.dtype} has no variant yet: cast q, k, v to float16 or float32."
-        )
+    known = [
+        VARIANTS[name]
+        for name in AUTO_ORDER
+        if problem.dtype in VARIANTS[name].dtypes
+        and (problem.block_mask is None or VARIANTS[name].block_sparse)
+    ]
     if backend == "numpy":
         return known[0]  # the specification itself: there is no kernel to verify
     pending = unverified()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fa_kernels.block_mask import BlockMask
 
 #: io dtypes by name: bytes of one element, and the short name used on screen.
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -56,7 +60,7 @@ def dtype_name(dtype: object) -> str:
     name = DTYPE_FROM_SHORT.get(name, name)
     if name not in ITEMSIZE:
         raise ValueError(
-            f"dtype = {name} is not supported: use one of float32, float16. Cast the inputs."
+            f"dtype = {name} is not supported: use one of {', '.join(ITEMSIZE)}. Cast the inputs."
         )
     return name
 
@@ -79,6 +83,7 @@ class AttentionProblem:
 
     q is (batch, nheads, seqlen_q, head_dim); k and v are (batch, nheads_kv, seqlen_k, head_dim).
     `causal` is None, "bottom_right" or "top_left"; `softmax_scale` None means 1/sqrt(head_dim).
+    `block_mask` keeps blocks of the attention matrix; None keeps all. Both masks must keep a pair.
     """
 
     batch: int
@@ -90,6 +95,7 @@ class AttentionProblem:
     causal: str | None = None
     softmax_scale: float | None = None
     nheads_kv: int | None = None
+    block_mask: BlockMask | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -115,6 +121,8 @@ class AttentionProblem:
         if self.causal is not None:
             put("causal", causal_name(self.causal))
         put("softmax_scale", self._checked_scale())
+        if self.block_mask is not None:
+            self.block_mask.fits(self.batch, self.nheads, self.seqlen_q, self.seqlen_k)
 
     def _checked_scale(self) -> float:
         if self.softmax_scale is None:
@@ -193,5 +201,7 @@ class AttentionProblem:
         same = self.seqlen_q == self.seqlen_k
         n = f"N = {self.seqlen_q}" if same else f"N_q = {self.seqlen_q}, N_k = {self.seqlen_k}"
         mask = f", causal ({self.causal})" if self.causal else ""
+        if self.block_mask is not None:
+            mask += f", {self.block_mask.describe()}"
         dtype = SHORT_DTYPE[self.dtype]
         return f"B = {self.batch}, H = {self.nheads}, {n}, d = {self.head_dim}, {dtype}{mask}"

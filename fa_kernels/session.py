@@ -117,7 +117,7 @@ def _recorded(run_id: object, root: Path | None) -> tuple[Run | None, list[str]]
     """The run asked for, or the newest that can be read; and a sentence per thing that cannot."""
     notes: list[str] = []
     try:
-        known = list_runs(root)
+        known = list_runs(root, kind="grid")
     except OSError as error:
         known = []
         notes.append(f"{root or MEASURED_DIR} cannot be read ({error.strerror}).")

@@ -43,7 +43,7 @@ def _padded(block_n: int, head_dim: int, itemsize: int) -> tuple[int, int]:
 
 
 def flash_smem(block_m: int, block_n: int, head_dim: int, itemsize: int) -> SmemLayout:
-    """Layout of 04_flash_q_outer: Q, K, V in the io dtype; S (then P), m, l, alpha in fp32."""
+    """Layout of rungs 03 and 04: Q, K, V in the io dtype; S (then P), m, l, alpha in fp32."""
     n_pad, d_pad = _padded(block_n, head_dim, itemsize)
     return SmemLayout(
         parts=(
@@ -55,6 +55,21 @@ def flash_smem(block_m: int, block_n: int, head_dim: int, itemsize: int) -> Smem
         ),
         accumulator_bytes=4 * block_m * d_pad,
     )
+
+
+def with_block_mask(
+    layout: SmemLayout, tiling: Tiling, mask_block_m: int, mask_block_n: int
+) -> SmemLayout:
+    """`layout` and the blocks of a block mask that one tile can touch, a byte each.
+
+    A tile that lies within one block is kept whole or not at all and looks at none.
+    """
+    if mask_block_m % tiling.block_m == 0 and mask_block_n % tiling.block_n == 0:
+        return layout
+    rows = -(-(tiling.block_m - 1) // mask_block_m) + 1
+    cols = -(-(tiling.block_n - 1) // mask_block_n) + 1
+    part = ("block mask", round_up(rows * cols, 16))
+    return SmemLayout((*layout.parts, part), layout.accumulator_bytes)
 
 
 def standard_scores_smem(block_m: int, block_n: int, head_dim: int, itemsize: int) -> SmemLayout:

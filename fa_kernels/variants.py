@@ -6,19 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fa_kernels.cuda.launch import run_flash_q_outer, run_standard_tiled
-from fa_kernels.cuda.plan import PLANS, LaunchPlan
-from fa_kernels.problem import AttentionProblem
-from fa_kernels.reference.flash import flash_q_outer
+from fa_kernels.cuda import plan as plans
+from fa_kernels.cuda import run as runs
+from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.problem import ITEMSIZE, AttentionProblem
+from fa_kernels.reference import flash
+from fa_kernels.reference.naive import standard_naive
 from fa_kernels.reference.standard import standard_tiled
 from fa_kernels.tiling import Tiling
-from fa_kernels.traffic.model import (
-    Traffic,
-    launched_flash_q_outer,
-    launched_standard_tiled,
-    paper_flash_q_outer,
-    paper_standard,
-)
+from fa_kernels.traffic import model
+from fa_kernels.traffic.model import Traffic
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,12 @@ class Variant:
 
     `reference(q, k, v, problem, tiling, hbm)` and `run(q, k, v, problem, tiling, count_traffic=)`
     share one signature over NumPy and CuPy arrays; `paper` and `launched` give HBM traffic;
-    `plan` gives what would be compiled and launched; `workspace_bytes` the memory for S and P.
+    `plan` gives what would be compiled and launched; `workspace_bytes` the memory beside the
+    outputs: S and P, or partial O and l. `control_for` names the variant that this one differs
+    from in one way only, to show what that one thing costs: it is in every check and table, but no
+    page that compares algorithms shows it and "auto" never takes it. `tiled`: tile sizes mean
+    something. `block_sparse`, `traced`: it takes a block mask, it can record a row for the stepper.
+    `roundings` counts how often O is rounded to the io dtype on its way.
     """
 
     name: str
@@ -60,8 +62,13 @@ class Variant:
     paper: Callable[[AttentionProblem, Tiling], Traffic]
     launched: Callable[[AttentionProblem, Tiling], Traffic]
     workspace_bytes: Callable[[AttentionProblem], int]
-    dtypes: tuple[str, ...] = ("float32", "float16")
+    dtypes: tuple[str, ...] = tuple(ITEMSIZE)
     min_arch: int = 75
+    control_for: str | None = None
+    tiled: bool = True
+    block_sparse: bool = False
+    traced: bool = False
+    roundings: Callable[[AttentionProblem, Tiling], int] = lambda problem, tiling: 1
 
     def memory(self, problem: AttentionProblem) -> Memory:
         """Predicted device memory of one call, in bytes."""
@@ -80,13 +87,41 @@ def _nothing(problem: AttentionProblem) -> int:
     return 0
 
 
+def _partial_o_and_l(problem: AttentionProblem) -> int:
+    # fp32 outputs hold the partial O themselves.
+    o_bytes = 2 * problem.q_bytes if problem.itemsize == 2 else 0
+    return o_bytes + problem.lse_bytes
+
+
+def _l_alone(problem: AttentionProblem) -> int:
+    return problem.lse_bytes
+
+
 def _paper_standard(problem: AttentionProblem, tiling: Tiling) -> Traffic:
-    return paper_standard(problem)
+    return model.paper_standard(problem)
+
+
+def _visits(problem: AttentionProblem, tiling: Tiling) -> int:
+    return -(-problem.seqlen_k // tiling.block_n)
 
 
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
+        Variant(
+            name="standard_naive",
+            kernel="01_standard_naive",
+            label="naive standard",
+            summary="three launches, a thread per element, nothing shared on chip",
+            source="FlashAttention, Algorithm 0",
+            reference=standard_naive,
+            run=runs.run_standard_naive,
+            plan=plans.plan_standard_naive,
+            paper=_paper_standard,
+            launched=model.launched_standard_naive,
+            workspace_bytes=_scores_and_probabilities,
+            tiled=False,
+        ),
         Variant(
             name="standard_tiled",
             kernel="02_standard_tiled",
@@ -94,26 +129,81 @@ VARIANTS: dict[str, Variant] = {
             summary="three tiled launches, S and P through HBM",
             source="FlashAttention, Algorithm 0",
             reference=standard_tiled,
-            run=run_standard_tiled,
-            plan=PLANS["02_standard_tiled"],
+            run=runs.run_standard_tiled,
+            plan=plans.plan_standard_tiled,
             paper=_paper_standard,
-            launched=launched_standard_tiled,
+            launched=model.launched_standard_tiled,
             workspace_bytes=_scores_and_probabilities,
+        ),
+        Variant(
+            name="flash_kv_outer",
+            kernel="03_flash_kv_outer",
+            label="flash, K/V outer",
+            summary="one launch, K/V tiles outside, O through HBM at every pass",
+            source="FlashAttention, Algorithm 1",
+            reference=flash.flash_kv_outer,
+            run=runs.run_flash_kv_outer,
+            plan=plans.plan_flash_kv_outer,
+            paper=model.paper_flash_kv_outer,
+            launched=model.launched_flash_kv_outer,
+            workspace_bytes=_partial_o_and_l,
+            block_sparse=True,
+            traced=True,
+        ),
+        Variant(
+            name="flash_kv_outer_io",
+            kernel="03_flash_kv_outer",
+            label="flash, K/V outer, 16-bit O",
+            summary="the same, with O rounded to 16 bits at every pass",
+            source="FlashAttention, Algorithm 1",
+            reference=flash.flash_kv_outer_io,
+            run=runs.run_flash_kv_outer_io,
+            plan=plans.plan_flash_kv_outer_io,
+            paper=model.paper_flash_kv_outer,
+            launched=model.launched_flash_kv_outer_io,
+            workspace_bytes=_l_alone,
+            dtypes=("float16", "bfloat16"),  # with fp32 it is flash_kv_outer itself
+            control_for="flash_kv_outer",
+            block_sparse=True,
+            traced=True,
+            roundings=_visits,
+        ),
+        Variant(
+            name="flash_q_outer_one_block",
+            kernel="04_flash_q_outer",
+            label="flash, one block per head",
+            summary="Q tiles outside, all of a head's in one block, as K/V outer must",
+            source="FlashAttention-2, Algorithm 1",
+            reference=flash.flash_q_outer,
+            run=runs.run_flash_q_outer_one_block,
+            plan=plans.plan_flash_q_outer_one_block,
+            paper=model.paper_flash_q_outer,
+            launched=model.launched_flash_q_outer,
+            workspace_bytes=_nothing,
+            control_for="flash_q_outer",
+            block_sparse=True,
+            traced=True,
         ),
         Variant(
             name="flash_q_outer",
             kernel="04_flash_q_outer",
             label="flash",
-            summary="one launch, S and P stay on chip, Q blocks outside",
+            summary="one launch, S, P and O stay on chip, Q tiles outside",
             source="FlashAttention-2, Algorithm 1",
-            reference=flash_q_outer,
-            run=run_flash_q_outer,
-            plan=PLANS["04_flash_q_outer"],
-            paper=paper_flash_q_outer,
-            launched=launched_flash_q_outer,
+            reference=flash.flash_q_outer,
+            run=runs.run_flash_q_outer,
+            plan=plans.plan_flash_q_outer,
+            paper=model.paper_flash_q_outer,
+            launched=model.launched_flash_q_outer,
             workspace_bytes=_nothing,
+            block_sparse=True,
+            traced=True,
         ),
     )
+}
+#: The algorithms that pages compare: without those that only isolate one difference.
+ALGORITHMS: dict[str, Variant] = {
+    name: variant for name, variant in VARIANTS.items() if variant.control_for is None
 }
 
 

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 import fa_kernels as fa
-from fa_kernels.attention import AUTO_ORDER, attention, problem_of
+from fa_kernels.attention import AUTO_ORDER, attention, checked_call
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import arrays, launch
+from fa_kernels.cuda.arrays import io_dtype
+from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS
-from tests.reference.problems import MASKS, SHAPES, Arrays, plain_attention, random_inputs
+from fa_kernels.variants import ALGORITHMS, VARIANTS
+from tests.reference.problems import MASKS, SHAPES, Arrays, random_inputs, random_mask
 
 #: `fa_kernels.attention` is the function: importing the package puts it under the module's name.
 front_door = importlib.import_module("fa_kernels.attention")
@@ -29,6 +32,25 @@ def make(
     batch: int = 2, nheads: int = 3, nq: int = 17, nk: int = 23, d: int = 20, dtype: str = "float32"
 ) -> Arrays:
     return random_inputs(AttentionProblem(batch, nheads, nq, nk, d), dtype)
+
+
+#: Every variant with every dtype that it takes.
+EACH = [(name, dtype) for name, variant in VARIANTS.items() for dtype in variant.dtypes]
+each = pytest.mark.parametrize(("variant", "dtype"), EACH)
+SPARSE = [name for name, variant in VARIANTS.items() if variant.block_sparse]
+
+
+def wide(variant: str) -> str:
+    """The dtype with the smallest rounding that a variant takes."""
+    return VARIANTS[variant].dtypes[0]
+
+
+def right(inputs: Arrays, out: Any, lse: Any, variant: str, **options: Any) -> bool:
+    """True if every row of out and lse keeps the tolerance rule."""
+    call = checked_call(*inputs, variant, None, "numpy", **options)
+    rows = np.arange(call.problem.seqlen_q)
+    truth = Truth(inputs, call.problem, xp=np, rows=rows)
+    return truth.check(out, lse, call.variant.roundings(call.problem, call.tiling)).ok
 
 
 @pytest.fixture
@@ -47,25 +69,59 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- results --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["auto", *VARIANTS])
+@pytest.mark.parametrize(("variant", "dtype"), [("auto", "float32"), ("auto", "bfloat16"), *EACH])
 @pytest.mark.parametrize("causal", [False, True, "bottom_right", "top_left"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_out_and_lse_are_attention(
-    shape: tuple[int, int], causal: bool | str, variant: str
+    shape: tuple[int, int], causal: bool | str, variant: str, dtype: str
 ) -> None:
-    q, k, v = make(1, 2, *shape)
-    out, lse = attention(q, k, v, variant=variant, causal=causal, return_lse=True)
-    want, want_lse = plain_attention(q, k, v, problem_of(q, k, v, causal=causal))
-    np.testing.assert_allclose(out, want, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-5)
+    inputs = make(1, 2, *shape, dtype=dtype)
+    out, lse = attention(*inputs, variant=variant, causal=causal, return_lse=True)
+    assert right(inputs, out, lse, variant, causal=causal)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("lead", [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
+@pytest.mark.parametrize("variant", ["auto", *SPARSE])
+def test_a_block_mask_is_attention_over_its_blocks(
+    variant: str, causal: bool | str, lead: tuple[int, int]
+) -> None:
+    dtype = "float32" if variant == "auto" else wide(variant)
+    inputs = make(2, 3, 113, 203, dtype=dtype)
+    mask = random_mask(113, 203, 24, 40, lead)
+    options: dict[str, Any] = {"causal": causal, "block_mask": mask}
+    out, lse = attention(*inputs, variant=variant, return_lse=True, **options)
+    assert right(inputs, out, lse, variant, **options)
+    dense, dense_lse = attention(*inputs, variant=variant, causal=causal, return_lse=True)
+    assert not right(inputs, dense, dense_lse, variant, **options), "the mask says nothing"
+
+
+@pytest.mark.parametrize("variant", SPARSE)
+def test_what_a_block_mask_drops_has_no_influence(variant: str) -> None:
+    q, k, v = make(1, 2, 64, 64, dtype=wide(variant))
+    mask = BlockMask.from_dense(np.eye(4, dtype=bool), 16, 16)
+    before = attention(q, k, v, variant=variant, block_mask=mask, tiling=Tiling(16, 16))
+    k[:, :, 16:32], v[:, :, 16:32] = 7.0, np.nan  # kept by the second block row alone
+    after = attention(q, k, v, variant=variant, block_mask=mask, tiling=Tiling(16, 16))
+    same = np.r_[0:16, 32:64]
+    assert before[:, :, same].tobytes() == after[:, :, same].tobytes()
+    assert np.isnan(after[:, :, 16:32]).all()
+
+
+@pytest.mark.parametrize("variant", SPARSE)
+def test_a_mask_that_keeps_everything_changes_no_bit(variant: str) -> None:
+    inputs = make(2, 3, 113, 203, dtype=wide(variant))
+    full = BlockMask.from_dense(np.ones((8, 6), bool), 16, 40)
+    want = attention(*inputs, variant=variant, causal=True, return_lse=True)
+    got = attention(*inputs, variant=variant, causal=True, block_mask=full, return_lse=True)
+    assert [x.tobytes() for x in got] == [x.tobytes() for x in want]
+
+
+@each
 def test_shapes_and_dtypes_of_the_results(variant: str, dtype: str) -> None:
     q, k, v = make(dtype=dtype)
     out, lse = attention(q, k, v, variant=variant, return_lse=True)
-    assert (type(out), out.shape, out.dtype) == (np.ndarray, q.shape, dtype)
+    assert (type(out), out.shape, out.dtype) == (np.ndarray, q.shape, io_dtype(dtype))
     assert (type(lse), lse.shape, lse.dtype) == (np.ndarray, q.shape[:3], np.float32)
     alone = attention(q, k, v, variant=variant)
     np.testing.assert_array_equal(alone, out)
@@ -84,6 +140,23 @@ def test_torch_in_torch_out(dtype: str, causal: str | None) -> None:
     assert out.device.type == "cpu" and not out.requires_grad
     np.testing.assert_array_equal(out.numpy(), want)
     np.testing.assert_array_equal(lse.numpy(), want_lse)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_torch_bfloat16_in_torch_bfloat16_out(variant: str) -> None:
+    """torch gives NumPy no bfloat16: only its bits pass, and they must not be read as integers."""
+    torch = pytest.importorskip("torch")
+    inputs = make(dtype="bfloat16")
+    tensors = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) for x in inputs]
+    out, lse = attention(*tensors, variant=variant, return_lse=True)
+    want, want_lse = attention(*inputs, variant=variant, return_lse=True)
+    assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+    np.testing.assert_array_equal(out.view(torch.int16).numpy(), want.view(np.int16))
+    np.testing.assert_array_equal(lse.numpy(), want_lse)
+
+
+#: fp32 sums in another order; in fp16 one unit of a value of about 1.
+ATOL = {"float32": 1e-6, "float16": 2e-3}
 
 
 def strange_views(q: np.ndarray) -> dict[str, np.ndarray]:
@@ -108,11 +181,11 @@ def strange_views(q: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", strange_views(make()[0]))
 def test_strange_strides_give_the_same_result(name: str, variant: str) -> None:
-    q, k, v = make()
+    q, k, v = make(dtype=wide(variant))
     want, want_lse = attention(q, k, v, variant=variant, causal=True, return_lse=True)
     views = [strange_views(x)[name] for x in (q, k, v)]
     out, lse = attention(*views, variant=variant, causal=True, return_lse=True)
-    np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(out, want, rtol=0, atol=ATOL[wide(variant)])
     np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-6)
 
 
@@ -131,9 +204,9 @@ def test_torch_views_give_the_same_result() -> None:
     torch.testing.assert_close(attention(*views), attention(q, k, v), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_inputs_are_never_modified(variant: str) -> None:
-    inputs = make(dtype="float16")
+@each
+def test_the_inputs_are_never_modified(variant: str, dtype: str) -> None:
+    inputs = make(dtype=dtype)
     before = [x.copy() for x in inputs]
     out = attention(*inputs, variant=variant, causal=True)
     out[...] = 7.0  # nor does the result share their memory
@@ -143,11 +216,13 @@ def test_the_inputs_are_never_modified(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_tiling_does_not_change_the_result(variant: str) -> None:
-    q, k, v = make()
+    q, k, v = make(dtype=wide(variant))
     want = attention(q, k, v, variant=variant)
+    # A 16-bit O is rounded at each of 23 passes.
+    atol = {"float32": 1e-6, "float16": 23 * 2.0**-11}[wide(variant)]
     for tiling in (Tiling(1, 1), Tiling(5, 16), Tiling(4096, 4096)):
         out = attention(q, k, v, variant=variant, tiling=tiling)
-        np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(out, want, rtol=0, atol=atol)
 
 
 def test_softmax_scale() -> None:
@@ -181,6 +256,13 @@ def test_zero_rows_give_zeros_and_minus_infinity(nq: int, nk: int, batch: int, k
     assert not out.any() and (lse == -np.inf).all()
 
 
+@pytest.mark.parametrize(("nq", "nk", "batch"), [(0, 5, 2), (5, 0, 2), (5, 5, 0)])
+def test_a_block_mask_of_nothing_is_no_reason_to_refuse(nq: int, nk: int, batch: int) -> None:
+    mask = random_mask(nq, nk, 64, 64)
+    out, lse = attention(*make(batch, 3, nq, nk), block_mask=mask, return_lse=True)
+    assert not out.any() and (lse == -np.inf).all()
+
+
 # -- refusals -------------------------------------------------------------------------------
 
 q, k, v = make()
@@ -208,13 +290,37 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     "complex": (
         lambda: attention(*(x.astype("c8") for x in (q, k, v))), ValueError, r"dtype = complex64",
     ),
-    "bf16": (
-        lambda: attention(bf16, bf16, bf16), NotImplementedError,
-        r"dtype = bfloat16 has no variant yet: cast q, k, v to float16 or float32",
+    "fp32 for a 16-bit variant": (
+        lambda: attention(q, k, v, variant="flash_kv_outer_io"), NotImplementedError,
+        r"variant = 'flash_kv_outer_io' does not take float32: .* one of float16, bfloat16",
     ),
-    "bf16 for a named variant": (
-        lambda: attention(bf16, bf16, bf16, variant="flash_q_outer"), NotImplementedError,
-        r"variant = 'flash_q_outer' does not take bfloat16: cast q, k and v to one of float32",
+    "bf16 and fp32": (
+        lambda: attention(bf16, k, v), ValueError, r"different dtypes: \{'q': 'bfloat16', 'k': 'fl",
+    ),
+    "keep_blocks for a block mask": (
+        lambda: attention(q, k, v, block_mask=np.ones((1, 1), bool)), TypeError,
+        r"block_mask is a ndarray: make one with fa\.BlockMask\.from_dense",
+    ),
+    "a block mask of other lengths": (
+        lambda: attention(q, k, v, block_mask=random_mask(33, 23, 16, 16)), ValueError,
+        r"block_mask has 3 x 2 blocks of 16 x 16; seqlen_q = 17, seqlen_k = 23 needs 2 x 2\. B",
+    ),
+    "a block mask of other heads": (
+        lambda: attention(q, k, v, block_mask=random_mask(17, 23, 16, 16, (1, 2))), ValueError,
+        r"block_mask is for \(batch, nheads\) = \(1, 2\), the call has \(2, 3\)",
+    ),
+    "a block mask for naive": (
+        lambda: attention(
+            q, k, v, variant="standard_naive", block_mask=random_mask(17, 23, 16, 16)
+        ),
+        NotImplementedError,
+        r"'standard_naive' does not take a block_mask: use one of 'flash_kv_outer', ",
+    ),
+    "a block mask for tiled": (
+        lambda: attention(
+            q, k, v, variant="standard_tiled", block_mask=random_mask(17, 23, 16, 16)
+        ),
+        NotImplementedError, r"'standard_tiled' does not take a block_mask: .*'flash_q_outer'\.",
     ),
     "mixed dtypes": (
         lambda: attention(q, k.astype("f2"), v), ValueError,
@@ -311,7 +417,6 @@ def test_refused_in_words_before_anything_runs(what: str) -> None:
         ("window", (None, None), "attend the whole sequence"),
         ("mask", np.ones((17, 23), bool), "causal='top_left'"),
         ("bias", np.zeros((17, 23)), "leave it None"),
-        ("block_mask", object(), "leave it None"),
         ("seed", 0, "leave it None"),
         ("dropout_keep", np.ones(1, bool), "leave it None"),
         ("cu_seqlens_q", np.array([0, 17]), "once per sequence"),
@@ -352,8 +457,8 @@ def test_mixed_kinds_are_refused() -> None:
 def test_torch_dtypes_and_devices_are_refused_in_words() -> None:
     torch = pytest.importorskip("torch")
     tensors = [torch.from_numpy(x) for x in make()]
-    with pytest.raises(NotImplementedError, match="bfloat16 has no variant yet: cast"):
-        attention(*(t.to(torch.bfloat16) for t in tensors))
+    with pytest.raises(NotImplementedError, match=r"does not take float32: cast .*bfloat16"):
+        attention(*tensors, variant="flash_kv_outer_io")
     with pytest.raises(ValueError, match="dtype = float64 is not supported"):
         attention(*(t.double() for t in tensors))
     with pytest.raises(ValueError, match=r"q lives on meta: move it to the CPU or a CUDA GPU"):
@@ -384,8 +489,8 @@ def test_masked_arrays_are_not_taken_for_plain_ones() -> None:
 # -- "auto" ---------------------------------------------------------------------------------
 
 
-def test_auto_lists_every_variant() -> None:
-    assert sorted(AUTO_ORDER) == sorted(VARIANTS)
+def test_auto_lists_every_algorithm_and_no_control() -> None:
+    assert sorted(AUTO_ORDER) == sorted(ALGORITHMS)
 
 
 @pytest.fixture
@@ -428,21 +533,29 @@ def test_more_host_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPat
 def test_auto_takes_the_first_variant_verified_on_a_gpu(
     launched: list[tuple[Any, Tiling]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (VARIANTS[name] for name in AUTO_ORDER[:2])
+    first, second, third, last = (VARIANTS[name] for name in AUTO_ORDER)
+    assert second.block_sparse is last.block_sparse is False
+    mask = random_mask(17, 23, 16, 16)
 
     def chosen(pending: dict[str, str], **options: Any) -> Any:
         monkeypatch.setattr(front_door, "unverified", lambda: pending)
         attention(q, k, v, backend="cuda", **options)
         return launched[-1][0]
 
-    everything = {first.kernel: "changed", second.kernel: "never run"}
+    everything = {variant.kernel: "changed" for variant in VARIANTS.values()}
     assert chosen({}) is first.run
     assert chosen({first.kernel: "changed"}) is second.run
+    assert chosen({first.kernel: "changed"}, block_mask=mask) is third.run
+    alone = {kernel: why for kernel, why in everything.items() if kernel != last.kernel}
+    assert chosen(alone) is last.run
+    with pytest.raises(NotImplementedError, match="no kernel for float32 is verified"):
+        chosen(alone, block_mask=mask)
     with pytest.raises(NotImplementedError, match=r"changed.*run `make verify`, or name a variant"):
         chosen(everything)
     assert chosen(everything, variant=first.name) is first.run
     # The NumPy execution is the specification itself: no kernel has to be verified for it.
     np.testing.assert_allclose(attention(q, k, v), attention(q, k, v, variant=first.name))
+    attention(q, k, v, block_mask=mask)
 
 
 def test_the_default_tiling_on_a_gpu_is_that_gpus(launched: list[tuple[Any, Tiling]]) -> None:
@@ -458,7 +571,8 @@ def test_tiles_are_clipped_to_the_sequences(launched: list[tuple[Any, Tiling]]) 
 
 def test_the_package_offers_the_front_door() -> None:
     assert fa.attention is attention
-    assert {"attention", "VARIANTS", "Tiling", "AttentionProblem"} <= set(fa.__all__)
+    offered = {"attention", "trace_row", "VARIANTS", "Tiling", "AttentionProblem", "BlockMask"}
+    assert offered <= set(fa.__all__)
     assert set(fa.__all__) <= set(dir(fa))
     with pytest.raises(AttributeError, match="no attribute 'atention'"):
         fa.atention  # noqa: B018

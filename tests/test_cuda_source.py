@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fa_kernels import tile_list
 from fa_kernels.cuda.compile import KERNEL_DIR
+from fa_kernels.cuda.run import TRACE_HEADER
+from fa_kernels.traffic.model import TENSORS
 
 KERNELS = sorted(KERNEL_DIR.glob("*.cu"))
 SOURCES = sorted([*KERNELS, *KERNEL_DIR.glob("*.cuh")])
@@ -39,8 +42,16 @@ def code_of(path: Path) -> str:
     return re.sub(r"//.*", "", text)
 
 
+def uses_tiles(path: Path) -> bool:
+    """False for a kernel that keeps nothing in dynamic shared memory (01)."""
+    return "extern __shared__" in code_of(path)
+
+
 def test_there_are_kernels_to_check() -> None:
-    assert {"02_standard_tiled.cu", "04_flash_q_outer.cu"} <= {path.name for path in KERNELS}
+    rungs = {"01_standard_naive", "02_standard_tiled", "03_flash_kv_outer", "04_flash_q_outer"}
+    assert rungs <= {path.stem for path in KERNELS}
+    headers = {"io.cuh", "tile.cuh", "block_mask.cuh", "trace.cuh"}
+    assert headers <= {path.name for path in SOURCES}
 
 
 @each_kernel
@@ -68,7 +79,8 @@ def test_no_field_of_the_header_is_empty(path: Path) -> None:
     starts = [match.end() for match in FIELD.finditer(header)]
     stops = [*[match.start() for match in FIELD.finditer(header)][1:], len(header)]
     for start, stop in zip(starts, stops, strict=True):
-        assert len(header[start:stop].split()) >= 3, header[start:stop]
+        text = header[start:stop].replace("//", " ")
+        assert len(text.split()) >= 3 or text.strip() == "none.", header[start:stop]
 
 
 @each_kernel
@@ -90,7 +102,11 @@ def test_lines_have_at_most_100_columns(path: Path) -> None:
 @each_kernel
 def test_entries_are_named_after_the_file(path: Path) -> None:
     stem = path.stem.split("_", 1)[1]
-    entries = re.findall(r'extern "C" __global__[^(]*\([^)]*\)\s+(\w+)\(', code_of(path))
+    # Bounds may be a macro, where an option changes them.
+    bounds = r"(?:__launch_bounds__\([^)]*\)|LAUNCH_BOUNDS)"
+    entries = re.findall(rf'extern "C" __global__ void {bounds}\s+(\w+)\(', code_of(path))
+    macros = re.findall(r"#define LAUNCH_BOUNDS (.*)", code_of(path))
+    assert all(macro.startswith("__launch_bounds__(THREADS") for macro in macros), macros
     assert entries
     assert len(entries) == code_of(path).count("__global__"), "an entry without extern C or bounds"
     assert entries == [stem] or all(entry.startswith(f"{stem}_") for entry in entries)
@@ -106,11 +122,13 @@ def test_every_barrier_says_why(path: Path) -> None:
             assert len(reason.split()) >= 3, f"{path.name}:{i + 1}: why is this barrier here?"
 
 
-@each_kernel
+@each_source
 def test_about_one_line_in_six_says_why(path: Path) -> None:
+    """In a rung; a shared header says what it is for in the rungs that include it."""
     lines = [line for line in lines_of(path) if line.strip()]
     comments = sum("//" in line for line in lines)
-    assert comments / len(lines) >= 1 / 6, f"{path.name}: {comments} of {len(lines)} lines"
+    least = 1 / 6 if path in KERNELS else 1 / 9
+    assert comments / len(lines) >= least, f"{path.name}: {comments} of {len(lines)} lines"
 
 
 @each_kernel
@@ -127,7 +145,7 @@ def test_pointers_into_shared_memory_end_in_smem_and_show_their_tile(path: Path)
         # One row of S has no fixed tile: its length is known only at launch.
         shown = re.search(r"// \[\w+(, \w+)*\]", line) or match[1] == "row_smem"
         assert shown, f"{path.name}:{n}: which tile?"
-    assert len(names) >= 3
+    assert len(names) >= 3 or not uses_tiles(path)
 
 
 @each_source
@@ -147,13 +165,15 @@ def test_shared_memory_is_asserted_against_the_layout(path: Path) -> None:
     code = code_of(path)
     used = set(re.findall(r"\b\w*SMEM_BYTES\b", header_of(path)))
     asserted = set(re.findall(r"static_assert\((\w*SMEM_BYTES) ==", code))
-    assert asserted and asserted == used
+    assert bool(asserted) == uses_tiles(path) and asserted == used
 
 
 @each_source
 def test_tile_sizes_come_from_outside(path: Path) -> None:
     defined = re.findall(r"^\s*#\s*define\s+(\w+)", code_of(path), re.MULTILINE)
-    sizes = re.compile(r"BLOCK|HEAD_DIM|THREADS|SMEM|ALIGNED|IO_BITS|COUNT_TRAFFIC$|WARPS|STAGES")
+    sizes = re.compile(
+        r"BLOCK_[MN]\b|ONE_BLOCK|SPARSE|TRACE$|IO_DTYPE|IO_BF16|HEAD_DIM|THREADS|SMEM|ALIGNED|IO_BITS|COUNT_TRAFFIC$|WARPS|STAGES"
+    )
     assert not [name for name in defined if sizes.search(name)], "use -D, so that lines stay true"
     fixed = re.findall(r"constexpr int (BLOCK_M|BLOCK_N|HEAD_DIM|THREADS) =", code_of(path))
     assert not fixed
@@ -173,3 +193,39 @@ def test_offsets_into_global_memory_are_64_bit(path: Path) -> None:
     """N = 65536 with many heads passes 2^31: strides and row offsets are i64."""
     parameters = re.findall(r"\bint (\w*stride\w*)\b", code_of(path))
     assert not parameters, f"32-bit strides: {parameters}"
+
+
+@each_source
+def test_every_header_opens_by_saying_what_it_is(path: Path) -> None:
+    first = header_of(path).split("\n//\n")[0].replace("\n// ", " ")
+    assert first.startswith("// ") and first.endswith(".") and len(first.split()) >= 6
+
+
+def test_the_lists_of_python_and_cuda_have_the_same_flags() -> None:
+    """An entry is index << FLAG_BITS | flags on both sides."""
+    code = code_of(KERNEL_DIR / "block_mask.cuh")
+    flags = dict(re.findall(r"constexpr int (FLAG_\w+) = (\d+);", code))
+    assert {name: int(value) for name, value in flags.items()} == {
+        name: getattr(tile_list, name)
+        for name in ("FLAG_BITS", "FLAG_MIXED", "FLAG_FIRST", "FLAG_LAST")
+    }
+
+
+def test_the_trace_of_python_and_cuda_has_the_same_header() -> None:
+    found = re.search(r"constexpr int TRACE_HEADER = (\d+);", code_of(KERNEL_DIR / "trace.cuh"))
+    assert found is not None and int(found[1]) == TRACE_HEADER
+
+
+def test_the_counters_of_python_and_cuda_have_the_same_order() -> None:
+    found = re.search(r"enum Tensor \{(.*?)\}", code_of(KERNEL_DIR / "io.cuh"), re.DOTALL)
+    assert found is not None
+    names = re.findall(r"TENSOR_(\w+)", found[1])
+    assert tuple(name.lower() for name in names) == TENSORS
+
+
+def test_options_that_are_off_leave_no_trace_in_the_kernel() -> None:
+    """-DTRACE and -DBLOCK_SPARSE cost nothing when off: every mention is behind a macro."""
+    for path in KERNELS:
+        code = re.sub(r"#if BLOCK_SPARSE\n.*?#(?:else|endif)", "", code_of(path), flags=re.DOTALL)
+        assert not re.search(r"\bcells_smem\b|\bblock_mask\b(?!\.cuh)|FLAG_", code), path.name
+        assert not re.search(r"\bTracer\b|\btracer\b", code), path.name

@@ -143,8 +143,10 @@ def test_measure_passes_the_grid_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(sweep, "run_sweep", fake_sweep)
     command = "measure --label small --seqlens 128 256 --head-dims 64 --dtypes fp16 --sram-kib 64"
     rest = ["--peers", "--minutes", "2", "--out", str(tmp_path), "--commit", "abc"]
+    rest += ["--control-sram-kib", "32", "--max-latency-ms", "5e3"]
     assert cli.main([*command.split(), *rest]) == 0
-    assert seen["grid"] == sweep.Grid((128, 256), (64,), ("fp16",), (64,), ())
+    sizes = ((128, 256), (64,), ("fp16",), (64,), (32,))
+    assert seen["grid"] == sweep.Grid(*sizes, peers=(), max_latency_ms=5000.0)
     assert (seen["label"], seen["deadline"], seen["commit"]) == ("small", 120.0, "abc")
     assert seen["folder"] == tmp_path / "run"
     cli.main(["measure"])

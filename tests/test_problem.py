@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.problem import (
     MAX_SEQLEN,
     AttentionProblem,
@@ -126,6 +127,8 @@ def test_bytes() -> None:
     assert p.kv_bytes == 2 * 4 * 203 * 64 * 2
     assert p.lse_bytes == 2 * 4 * 113 * 4
     assert problem(dtype="fp32").q_bytes == 2 * p.q_bytes
+    bf16 = problem(dtype="bf16")
+    assert (bf16.itemsize, bf16.q_bytes, bf16.lse_bytes) == (2, p.q_bytes, p.lse_bytes)
 
 
 def test_a_problem_is_a_value() -> None:
@@ -133,6 +136,48 @@ def test_a_problem_is_a_value() -> None:
     assert problem(causal=True) != problem()
     with pytest.raises(dataclasses.FrozenInstanceError):
         problem().batch = 3  # type: ignore[misc]
+
+
+def butterfly() -> BlockMask:
+    return BlockMask.pattern("butterfly", 113, 203, 16, 32, 0.5)
+
+
+def test_a_problem_with_a_block_mask_is_a_value() -> None:
+    """It is the key of caches: equal masks give equal problems, whatever array holds them."""
+    masked = problem(block_mask=butterfly())
+    assert masked == problem(block_mask=BlockMask(butterfly().keep.copy(), 16, 32))
+    assert hash(masked) == hash(problem(block_mask=butterfly()))
+    assert masked != problem()
+    other = BlockMask.pattern("local", 113, 203, 16, 32, 0.5)
+    assert masked != problem(block_mask=other)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"seqlen_q": 129}, r"has 8 x 7 blocks of 16 x 32; seqlen_q = 129, .* needs 9 x 7\. Build"),
+        ({"seqlen_q": 112}, r"needs 7 x 7"),
+        ({"seqlen_k": 225}, r"seqlen_k = 225 needs 8 x 8"),
+        ({"seqlen_k": 192}, r"needs 8 x 6"),
+    ],
+)
+def test_a_block_mask_of_other_lengths_is_refused(sizes: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        problem(**sizes, block_mask=butterfly())
+    # What ends in the same last blocks fits.
+    assert problem(seqlen_q=128, seqlen_k=224, block_mask=butterfly()).block_mask is not None
+
+
+@pytest.mark.parametrize("lead", [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_a_block_mask_is_for_all_heads_or_for_each(lead: tuple[int, int]) -> None:
+    keep = np.ones((*lead, 8, 7), bool)
+    assert problem(block_mask=BlockMask.from_dense(keep, 16, 32)).block_mask is not None
+    sentence = (
+        r"block_mask is for \(batch, nheads\) = .*, the call has \(3, 5\): each must be equal"
+    )
+    if lead != (1, 1):
+        with pytest.raises(ValueError, match=sentence):
+            problem(batch=3, nheads=5, block_mask=BlockMask.from_dense(keep, 16, 32))
 
 
 @pytest.mark.parametrize("sizes", [{"batch": 0}, {"seqlen_q": 0}, {"seqlen_k": 0}])
@@ -164,3 +209,5 @@ def test_describe() -> None:
     assert square.describe() == "B = 4, H = 32, N = 4096, d = 64, fp16"
     text = problem(causal="top_left", dtype="fp32").describe()
     assert text == "B = 2, H = 4, N_q = 113, N_k = 203, d = 64, fp32, causal (top_left)"
+    text = problem(causal=True, dtype="bf16", block_mask=butterfly()).describe()
+    assert text.endswith("bf16, causal (bottom_right), butterfly block mask 16 x 32, s = 0.571")

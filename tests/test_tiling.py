@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_kernels.cuda.compile import KERNEL_DIR
@@ -27,6 +27,7 @@ from fa_kernels.tiling import (
     round_up,
     standard_output_smem,
     standard_scores_smem,
+    with_block_mask,
 )
 from fa_kernels.units import KIB
 from tests.reference.problems import HEAD_DIMS, bounded
@@ -203,9 +204,62 @@ def asserted_formula(kernel: str, macro: str) -> str:
     return " ".join(found[1].split())
 
 
+def header_formula(name: str) -> str:
+    """What `constexpr int NAME` of block_mask.cuh is with -DBLOCK_SPARSE, as Python."""
+    source = (KERNEL_DIR / "block_mask.cuh").read_text(encoding="utf-8")
+    found = re.search(rf"constexpr int {name} = (.*?);", source)
+    assert found is not None
+    return found[1]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+mask_blocks = st.integers(1, 300)
+
+
+@given(blocks, blocks, mask_blocks, mask_blocks)
+@bounded
+def test_the_block_mask_takes_the_bytes_of_the_kernel(
+    block_m: int, block_n: int, mask_m: int, mask_n: int
+) -> None:
+    names: dict[str, Any] = {
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "MASK_BLOCK_M": mask_m, "MASK_BLOCK_N": mask_n,
+        "ceil_div": ceil_div, "round_up": round_up,
+    }  # fmt: skip
+    for name in ("CELL_ROWS", "CELL_COLS", "MASK_SMEM_BYTES"):
+        names[name] = eval(header_formula(name), names)
+    dense = flash_smem(block_m, block_n, 64, 2)
+    masked = with_block_mask(dense, Tiling(block_m, block_n), mask_m, mask_n)
+    assert masked.smem_bytes - dense.smem_bytes == names["MASK_SMEM_BYTES"]
+    assert masked.parts[:-1] == dense.parts and masked.parts[-1][0] == "block mask"
+    assert masked.accumulator_bytes == dense.accumulator_bytes
+
+
+@given(st.integers(1, 70), st.integers(1, 40), st.integers(0, 12))
+@bounded
+def test_a_tile_touches_no_more_mask_blocks_than_it_has_room_for(
+    tile: int, block: int, index: int
+) -> None:
+    """Wherever it starts: the cells of one axis are read straight off their indices."""
+    one = with_block_mask(SmemLayout((), 0), Tiling(tile, 1), block, 1).smem_bytes
+    touched = {row // block for row in range(index * tile, (index + 1) * tile)}
+    assert len(touched) <= one < len(touched) + 2 + 16  # 16: rounding up
+
+
+def test_the_block_mask_by_hand() -> None:
+    """Tiles of 64 touch at most 4 blocks of 24 and 3 of 40: 12 bytes, in a row of 16."""
+    layout = with_block_mask(flash_smem(64, 64, 64, 2), Tiling(64, 64), 24, 40)
+    assert bytes_of(layout)["block mask"] == 16
+    aligned = with_block_mask(flash_smem(64, 64, 64, 2), Tiling(64, 64), 1, 1)
+    assert bytes_of(aligned)["block mask"] == 64 * 64
+
+
 @pytest.mark.parametrize(
     ("kernel", "macro", "layout"),
     [
+        ("03_flash_kv_outer", "SMEM_BYTES", flash_smem),
         ("04_flash_q_outer", "SMEM_BYTES", flash_smem),
         ("02_standard_tiled", "SCORES_SMEM_BYTES", standard_scores_smem),
         ("02_standard_tiled", "OUTPUT_SMEM_BYTES", standard_output_smem),
@@ -226,6 +280,7 @@ def test_layouts_are_the_kernels_static_asserts(
             "BLOCK_M": block_m,
             "BLOCK_N_PAD": -(-block_n // 4) * 4,
             "round_up": round_up,
+            "MASK_SMEM_BYTES": 0,  # without -DBLOCK_SPARSE
         }
         assert layout(block_m, block_n, d, itemsize).smem_bytes == eval(formula, names)
 
@@ -269,7 +324,7 @@ def test_the_refusal_names_tiles_need_limit_and_remedy() -> None:
 
 
 @given(st.sampled_from(HEAD_DIMS), dtypes, st.sampled_from((64, 99, 163, 227)))
-@bounded
+@settings(bounded, max_examples=15)
 def test_following_the_refusals_remedy_works_and_is_not_timid(
     d: int, dtype: str, limit_kib: int
 ) -> None:

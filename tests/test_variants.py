@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.compile import KERNEL_DIR, kernel_names
+from fa_kernels.cuda.plan import PLANS
 from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
 from fa_kernels.tiling import Tiling, default_tiling
-from fa_kernels.variants import VARIANTS, Variant, find_variant
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant, find_variant
 from tests.reference.problems import (
     HEAD_DIMS,
     LONG,
@@ -19,11 +21,17 @@ from tests.reference.problems import (
     allowed_pairs,
     plain_attention,
     random_inputs,
+    random_mask,
 )
 
 pytestmark = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
 ODD_TILING = Tiling(16, 24)  # several tiles in both directions, the last ones partial
+
+
+def wide(variant: Variant) -> str:
+    """The dtype with the smallest rounding that a variant takes."""
+    return variant.dtypes[0]
 
 
 @pytest.mark.parametrize("causal", MASKS)
@@ -43,29 +51,45 @@ def test_the_reference_is_exact_attention(
         np.testing.assert_allclose(lse, want_lse, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def assert_rule(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> None:
+    """At most twice the error of a plain run in the same dtype, plus its rounding units."""
+    inputs = random_inputs(problem, problem.dtype)
+    out, lse = variant.reference(*inputs, problem, tiling)
+    assert (out.dtype, lse.dtype) == (io_dtype(problem.dtype), np.float32)
+    check = Truth(inputs, problem, xp=np).check(out, lse, variant.roundings(problem, tiling))
+    assert check.ok, check
+
+
 @pytest.mark.parametrize("causal", MASKS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("shape", [(113, 203), (203, 113), (239, 1)])
 def test_the_io_dtypes_keep_the_tolerance_rule(
-    variant: Variant, shape: tuple[int, int], head_dim: int, causal: str | None, dtype: str
+    variant: Variant, shape: tuple[int, int], head_dim: int, causal: str | None
 ) -> None:
-    """At most twice the error of a plain run in the same dtype, plus one rounding unit."""
-    problem = AttentionProblem(1, 2, *shape, head_dim, dtype, causal)
-    inputs = random_inputs(problem, dtype)
-    out, lse = variant.reference(*inputs, problem, default_tiling(head_dim, problem.itemsize))
-    assert (out.dtype, lse.dtype) == (dtype, np.float32)
-    check = Truth(inputs, problem, xp=np, rows=np.arange(shape[0])).check(out, lse)
-    assert check.ok, check
+    for dtype in variant.dtypes:
+        if dtype == "bfloat16" and head_dim not in (20, 64):
+            continue  # it differs from fp16 in two conversions alone
+        problem = AttentionProblem(1, 2, *shape, head_dim, dtype, causal)
+        assert_rule(variant, problem, default_tiling(head_dim, problem.itemsize))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_a_long_shape_keeps_the_tolerance_rule(variant: Variant, dtype: str) -> None:
-    problem = AttentionProblem(1, 1, *LONG, 64, dtype, "bottom_right")
-    inputs = random_inputs(problem, dtype)
-    out, lse = variant.reference(*inputs, problem, Tiling(64, 64))
-    check = Truth(inputs, problem, xp=np).check(out, lse)
-    assert check.ok, check
+def test_a_long_shape_keeps_the_tolerance_rule(variant: Variant) -> None:
+    for dtype in variant.dtypes:
+        problem = AttentionProblem(1, 1, *LONG, 64, dtype, "bottom_right")
+        assert_rule(variant, problem, Tiling(64, 64))
+
+
+@pytest.mark.parametrize("lead", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("causal", MASKS)
+def test_a_block_mask_keeps_the_tolerance_rule(
+    variant: Variant, causal: str | None, lead: tuple[int, int]
+) -> None:
+    if not variant.block_sparse:
+        pytest.skip("takes no block mask: the front door refuses it")
+    for dtype in variant.dtypes:
+        mask = random_mask(113, 203, 24, 40, lead)
+        problem = AttentionProblem(2, 3, 113, 203, 20, dtype, causal, block_mask=mask)
+        assert_rule(variant, problem, ODD_TILING)
 
 
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
@@ -194,7 +218,17 @@ def test_memory_is_what_the_sizes_say(variant: Variant) -> None:
     q, kv, scores = 6 * 113 * 20 * 2, 6 * 203 * 20 * 2, 6 * 113 * 203 * 2
     assert memory.input_bytes == q + 2 * kv
     assert memory.output_bytes == q + 6 * 113 * 4
-    assert memory.workspace_bytes == {"standard": 2 * scores, "flash": 0}[variant.label]
+    assert (
+        memory.workspace_bytes
+        == {
+            "standard_naive": 2 * scores,
+            "standard_tiled": 2 * scores,
+            "flash_kv_outer": 2 * q + 6 * 113 * 4,  # O in fp32, and l
+            "flash_kv_outer_io": 6 * 113 * 4,
+            "flash_q_outer_one_block": 0,
+            "flash_q_outer": 0,
+        }[variant.name]
+    )
     assert memory.total_bytes == memory.input_bytes + memory.extra_bytes
     assert memory.extra_bytes == memory.output_bytes + memory.workspace_bytes
 
@@ -202,9 +236,13 @@ def test_memory_is_what_the_sizes_say(variant: Variant) -> None:
 def test_the_registry_fits_together(variant: Variant) -> None:
     assert VARIANTS[variant.name] is variant is find_variant(variant.name)
     assert variant.kernel in kernel_names()
-    assert variant.kernel.split("_", 1)[1] == variant.name
-    problem = AttentionProblem(1, 1, 64, 64, 64)
+    stem = variant.kernel.split("_", 1)[1]
+    assert variant.name == stem if variant.control_for is None else variant.name.startswith(stem)
+    assert (ALGORITHMS.get(variant.name) is variant) == (variant.control_for is None)
+    problem = AttentionProblem(1, 1, 64, 64, 64, wide(variant))
     assert variant.plan(problem, Tiling(64, 64)).kernel == variant.kernel
+    assert variant.plan in PLANS[variant.kernel]
+    assert len(PLANS[variant.kernel]) == sum(v.kernel == variant.kernel for v in VARIANTS.values())
     first_line = (KERNEL_DIR / f"{variant.kernel}.cu").read_text(encoding="utf-8").split("\n")[0]
     assert first_line.startswith("// ")
 
@@ -212,3 +250,44 @@ def test_the_registry_fits_together(variant: Variant) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones(variant: Variant) -> None:
     with pytest.raises(ValueError, match=rf"variant = 'flsh' is not known: .*'{variant.name}'"):
         find_variant("flsh")
+
+
+def test_a_control_differs_from_its_algorithm_in_one_way(variant: Variant) -> None:
+    if variant.control_for is None:
+        return
+    main = VARIANTS[variant.control_for]
+    assert main.control_for is None and main.kernel == variant.kernel
+    problem, tiling = AttentionProblem(2, 3, 113, 203, 20, "float16"), Tiling(32, 32)
+    ours, theirs = (v.plan(problem, tiling) for v in (variant, main))
+    changed = {name for name in ours.macros if ours.macros[name] != theirs.macros[name]}
+    # Fewer blocks are compiled for fewer on an SM: what follows from the difference, not another.
+    assert changed - {"FEW_BLOCKS", "THREADS"} == {
+        "flash_kv_outer_io": {"O_IO_DTYPE"}, "flash_q_outer_one_block": {"ONE_BLOCK_PER_HEAD"},
+    }[variant.name]  # fmt: skip
+
+
+def test_tiles_mean_something_where_the_variant_says_so(variant: Variant) -> None:
+    problem = AttentionProblem(2, 3, 113, 203, 20, "float16")
+    small, large = Tiling(16, 16), Tiling(64, 64)
+    same = variant.launched(problem, small).same_as(variant.launched(problem, large))
+    assert same != variant.tiled
+    steps = [variant.plan(problem, tiling).steps for tiling in (small, large)]
+    assert (steps[0] == steps[1]) != variant.tiled
+
+
+def test_only_what_takes_a_block_mask_plans_with_one(variant: Variant) -> None:
+    mask = random_mask(113, 203, 24, 40)
+    problem = AttentionProblem(2, 3, 113, 203, 20, "float16", block_mask=mask)
+    if variant.block_sparse:
+        plan = variant.plan(problem, ODD_TILING)
+        assert (plan.macros["MASK_BLOCK_M"], plan.macros["MASK_BLOCK_N"]) == (24, 40)
+        return
+    with pytest.raises(NotImplementedError, match=r"no block mask: use variant='flash_q_outer'"):
+        variant.plan(problem, ODD_TILING)
+
+
+def test_roundings_count_how_often_o_is_rounded(variant: Variant) -> None:
+    """The spread of what is allowed: a 16-bit O at each of its visits, everything else once."""
+    problem = AttentionProblem(1, 1, 64, 203, 64, "float16")
+    visits = 7 if variant.name == "flash_kv_outer_io" else 1  # ceil(203 / 32)
+    assert variant.roundings(problem, Tiling(64, 32)) == visits

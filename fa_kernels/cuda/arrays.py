@@ -72,12 +72,42 @@ def refuse_without_gpu() -> None:
 
 def to_numpy(array: Any) -> np.ndarray:
     """A host array or torch CPU tensor as a NumPy array, without a copy."""
-    return array.numpy() if _library(array) == "torch" else array
+    if _library(array) != "torch":
+        return array
+    if str(array.dtype) == "torch.bfloat16":  # torch gives NumPy no bfloat16, but its bits
+        return array.view(sys.modules["torch"].int16).numpy().view(bfloat16())
+    return array.numpy()
+
+
+def io_dtype(name: str) -> np.dtype:
+    """The NumPy dtype called `name`, bfloat16 included."""
+    return bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+def bfloat16() -> np.dtype:
+    """NumPy's bfloat16, which the package ml_dtypes brings.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message holds the remedy.
+    """
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "bfloat16 on the NumPy backend needs the package ml_dtypes: "
+            "run `pip install ml_dtypes`, or cast q, k and v to float16 or float32."
+        ) from error
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def like(template: Any, result: np.ndarray) -> Any:
     """A NumPy result as the template's kind."""
-    return sys.modules["torch"].from_numpy(result) if _library(template) == "torch" else result
+    if _library(template) != "torch":
+        return result
+    torch = sys.modules["torch"]
+    if result.dtype.name == "bfloat16":
+        return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(result)
 
 
 def empty_result(q: Any, problem: AttentionProblem) -> tuple[Any, Any]:
@@ -135,7 +165,11 @@ def run_on_gpu(
         with q.device:
             out, lse, _ = run(q, k, v, problem, tiling)
         return out, lse
-    with _callers_stream(q):
-        out, lse, _ = run(*(cupy.from_dlpack(x) for x in (q, k, v)), problem, tiling)
     torch = sys.modules["torch"]
-    return torch.from_dlpack(out), torch.from_dlpack(lse)
+    half = q.dtype == torch.bfloat16  # travels as its bits, which every DLPack knows
+    with _callers_stream(q):
+        inputs = [cupy.from_dlpack(x.view(torch.int16) if half else x) for x in (q, k, v)]
+        inputs = [x.view(bfloat16()) for x in inputs] if half else inputs
+        out, lse, _ = run(*inputs, problem, tiling)
+    out = torch.from_dlpack(out.view(np.int16) if half else out)
+    return out.view(torch.bfloat16) if half else out, torch.from_dlpack(lse)

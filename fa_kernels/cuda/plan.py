@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
+from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import softmax_reads
 from fa_kernels.tiling import (
     SmemLayout,
@@ -17,18 +17,23 @@ from fa_kernels.tiling import (
     round_up,
     standard_output_smem,
     standard_scores_smem,
+    with_block_mask,
 )
 from fa_kernels.units import KIB
 
-IO_BITS = {"float32": 32, "float16": 16}
+IO_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 #: Grid x limit of CUDA; all our grids are one-dimensional.
 MAX_GRID = 2**31 - 1
 #: fp32 accumulators per thread (tile.cuh): beyond this the O tile would spill to local memory.
 MAX_ACCUMULATORS = 128
 #: Two reductions of 02's softmax launch, one float per warp slot each.
 SOFTMAX_STATIC_SMEM = 2 * 32 * 4
-#: Shared memory of one SM on the GPU that thread counts were tuned on; a block reserves 1 KiB.
+#: Threads of a block of 01_standard_naive: a thread per element, so no tile sets the number.
+NAIVE_THREADS = 256
+#: The GPU that thread counts were tuned on: shared memory of one SM, of which a block reserves
+#: 1 KiB, and number of SMs.
 H200_SMEM_PER_SM = 228 * 1024
+H200_SMS = 132
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,10 @@ class LaunchPlan:
         return max(step.smem_bytes + step.static_smem_bytes for step in self.steps)
 
 
-def plan_threads(tiling: Tiling, head_dim: int, smem_bytes: int) -> int:
+def plan_threads(tiling: Tiling, head_dim: int, smem_bytes: int, blocks: int | None = None) -> int:
     """Threads per block: 64 to 256, doubled while the SM would hold too few or the O tile spill.
+
+    `blocks` is how many there are, where that may be too few to fill the GPU.
 
     A block of few threads with 8 rows each reuses registers best, but the more shared memory it
     takes, the fewer blocks share an SM to hide each other's latency. The numbers were chosen by
@@ -69,6 +76,8 @@ def plan_threads(tiling: Tiling, head_dim: int, smem_bytes: int) -> int:
     """
     threads = 64 if tiling.block_m <= 32 else 128
     blocks_per_sm = max(1, H200_SMEM_PER_SM // max(1, smem_bytes + 1024))
+    if blocks is not None:
+        blocks_per_sm = min(blocks_per_sm, -(-blocks // H200_SMS))
     while threads < 256 and (
         threads * blocks_per_sm < 320 or _accumulators(tiling.block_m, head_dim, threads) > 64
     ):
@@ -97,28 +106,33 @@ def _refuse_accumulators(tiling: Tiling, head_dim: int, threads: int) -> None:
     )
 
 
-def _common_macros(
-    problem: AttentionProblem, tiling: Tiling, threads: int, aligned: bool, count_traffic: bool
-) -> dict[str, int]:
+def _io_macros(problem: AttentionProblem) -> dict[str, int]:
     if problem.nheads_kv != problem.nheads:
         raise NotImplementedError(
             f"nheads_kv = {problem.nheads_kv} with nheads = {problem.nheads}: grouped-query "
             "attention is not there yet. Repeat k and v along the head axis."
         )
-    if problem.dtype not in IO_BITS:
-        raise NotImplementedError(
-            f"dtype = {SHORT_DTYPE[problem.dtype]} has no CUDA-core kernel yet: "
-            "cast q, k and v to fp16 or fp32."
-        )
     return {
         "IO_BITS": IO_BITS[problem.dtype],
+        "IO_BF16": int(problem.dtype == "bfloat16"),
         "HEAD_DIM": problem.head_dim,
+    }
+
+
+def _tile_macros(tiling: Tiling, threads: int, aligned: bool) -> dict[str, int]:
+    return {
         "BLOCK_M": tiling.block_m,
         "BLOCK_N": tiling.block_n,
         "THREADS": threads,
         "ALIGNED": int(aligned),
-        "COUNT_TRAFFIC": int(count_traffic),
     }
+
+
+def _refuse_block_mask(problem: AttentionProblem, kernel: str) -> None:
+    if problem.block_mask is not None:
+        raise NotImplementedError(
+            f"{kernel} has no block mask: use variant='flash_q_outer' or 'flash_kv_outer'."
+        )
 
 
 def _checked_grid(entry: str, grid: int) -> int:
@@ -136,27 +150,114 @@ def tiles(length: int, block: int) -> int:
 
 
 def plan_flash_q_outer(
-    problem: AttentionProblem, tiling: Tiling, *, aligned: bool = True, count_traffic: bool = False
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    aligned: bool = True,
+    count_traffic: bool = False,
+    trace: bool = False,
+    one_block_per_head: bool = False,
 ) -> LaunchPlan:
     """Plan of 04_flash_q_outer: one launch, one block per Q tile.
 
     Args:
         aligned: rows of q, k, v, out start at multiples of 16 bytes: tiles move 16 bytes at once.
         count_traffic: compile the in-kernel byte counters in.
+        trace: compile in what records one row for the stepper.
+        one_block_per_head: one block goes over all Q tiles of a head, as in 03.
 
     Raises:
         ValueError, NotImplementedError: grid, registers or dtype not supported, in words.
     """
+    q_tiles = 1 if one_block_per_head else tiles(problem.seqlen_q, tiling.block_m)
+    options = {"TRACE": int(trace), "ONE_BLOCK_PER_HEAD": int(one_block_per_head)}
+    options["COUNT_TRAFFIC"] = int(count_traffic)
+    grid = problem.heads * q_tiles
+    blocks = grid if one_block_per_head else None
+    return _plan_flash("04_flash_q_outer", problem, tiling, grid, blocks, aligned, options)
+
+
+def plan_flash_q_outer_one_block(
+    problem: AttentionProblem, tiling: Tiling, **options: bool
+) -> LaunchPlan:
+    """`plan_flash_q_outer` with one block per head (-DONE_BLOCK_PER_HEAD)."""
+    return plan_flash_q_outer(problem, tiling, one_block_per_head=True, **options)
+
+
+def plan_flash_kv_outer(
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    aligned: bool = True,
+    count_traffic: bool = False,
+    trace: bool = False,
+    o_io_dtype: bool = False,
+) -> LaunchPlan:
+    """Plan of 03_flash_kv_outer: one launch, one block per head.
+
+    `o_io_dtype` carries O in the io dtype; fp32 inputs always do, that being the same. Other
+    arguments and errors as `plan_flash_q_outer`.
+    """
+    options = {"TRACE": int(trace), "O_IO_DTYPE": int(o_io_dtype or problem.itemsize == 4)}
+    options["COUNT_TRAFFIC"] = int(count_traffic)
+    grid = problem.heads
+    return _plan_flash("03_flash_kv_outer", problem, tiling, grid, grid, aligned, options)
+
+
+def plan_flash_kv_outer_io(
+    problem: AttentionProblem, tiling: Tiling, **options: bool
+) -> LaunchPlan:
+    """`plan_flash_kv_outer` with O in the io dtype (-DO_IO_DTYPE)."""
+    return plan_flash_kv_outer(problem, tiling, o_io_dtype=True, **options)
+
+
+def _plan_flash(
+    kernel: str,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    grid: int,
+    blocks: int | None,
+    aligned: bool,
+    options: dict[str, int],
+) -> LaunchPlan:
+    """One launch of a flash rung; `blocks` is the grid where it may be too small to fill a GPU."""
     layout = flash_smem(tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
-    threads = plan_threads(tiling, problem.head_dim, layout.smem_bytes)
+    threads = plan_threads(tiling, problem.head_dim, layout.smem_bytes, blocks)
     _refuse_accumulators(tiling, problem.head_dim, threads)
-    macros = _common_macros(problem, tiling, threads, aligned, count_traffic)
+    macros = _io_macros(problem) | _tile_macros(tiling, threads, aligned) | options
+    macros["FEW_BLOCKS"] = int(blocks is not None and blocks <= 2 * H200_SMS)
+    mask = problem.block_mask
+    macros["BLOCK_SPARSE"] = int(mask is not None)
+    if mask is not None:
+        layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n)
+        macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
     macros["SMEM_BYTES"] = layout.smem_bytes
-    grid = problem.heads * tiles(problem.seqlen_q, tiling.block_m)
-    step = LaunchStep(
-        "flash_q_outer", _checked_grid("flash_q_outer", grid), threads, layout.smem_bytes
-    )
-    return LaunchPlan("04_flash_q_outer", macros, (step,), layout)
+    entry = kernel.partition("_")[2]
+    static = 16 if mask is not None else 0  # the entry of the list that the block is at
+    step = LaunchStep(entry, _checked_grid(entry, grid), threads, layout.smem_bytes, static)
+    return LaunchPlan(kernel, macros, (step,), layout)
+
+
+def plan_standard_naive(
+    problem: AttentionProblem, tiling: Tiling, *, aligned: bool = True, count_traffic: bool = False
+) -> LaunchPlan:
+    """Plan of 01_standard_naive: three launches, a thread per element; `tiling` has no meaning.
+
+    Arguments and errors as `plan_flash_q_outer`.
+    """
+    _refuse_block_mask(problem, "01_standard_naive")
+    rows = problem.heads * problem.seqlen_q
+    grids = {
+        "scores": rows * tiles(problem.seqlen_k, NAIVE_THREADS),
+        "softmax": tiles(rows, NAIVE_THREADS // 32),
+        "output": tiles(rows * problem.head_dim, NAIVE_THREADS),
+    }
+    steps = []
+    for name, grid in grids.items():
+        entry = f"standard_naive_{name}"
+        steps.append(LaunchStep(entry, _checked_grid(entry, grid), NAIVE_THREADS, 0))
+    macros = _io_macros(problem) | {"THREADS": NAIVE_THREADS, "COUNT_TRAFFIC": int(count_traffic)}
+    return LaunchPlan("01_standard_naive", macros, tuple(steps), SmemLayout((), 0))
 
 
 def plan_standard_tiled(
@@ -166,6 +267,7 @@ def plan_standard_tiled(
 
     Arguments and errors as `plan_flash_q_outer`.
     """
+    _refuse_block_mask(problem, "02_standard_tiled")
     sizes = (tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
     scores, output = standard_scores_smem(*sizes), standard_output_smem(*sizes)
     threads = plan_threads(tiling, problem.head_dim, scores.smem_bytes)
@@ -176,7 +278,9 @@ def plan_standard_tiled(
     row_in_smem = softmax_reads(problem.seqlen_k) == 1
     rows_per_block = threads // row_threads
     cached_row = 4 * round_up(problem.seqlen_k, chunk) if row_in_smem else 0
-    macros = _common_macros(problem, tiling, threads, aligned, count_traffic) | {
+    macros = _io_macros(problem) | _tile_macros(tiling, threads, aligned)
+    macros |= {
+        "COUNT_TRAFFIC": int(count_traffic),
         "SCORES_SMEM_BYTES": scores.smem_bytes,
         "OUTPUT_SMEM_BYTES": output.smem_bytes,
         "ROW_THREADS": row_threads,
@@ -202,9 +306,12 @@ def plan_standard_tiled(
     return LaunchPlan("02_standard_tiled", macros, tuple(steps), layout)
 
 
-PLANS: dict[str, Callable[..., LaunchPlan]] = {
-    "02_standard_tiled": plan_standard_tiled,
-    "04_flash_q_outer": plan_flash_q_outer,
+#: Every way to launch each kernel file.
+PLANS: dict[str, tuple[Callable[..., LaunchPlan], ...]] = {
+    "01_standard_naive": (plan_standard_naive,),
+    "02_standard_tiled": (plan_standard_tiled,),
+    "03_flash_kv_outer": (plan_flash_kv_outer, plan_flash_kv_outer_io),
+    "04_flash_q_outer": (plan_flash_q_outer, plan_flash_q_outer_one_block),
 }
 
 
@@ -215,10 +322,12 @@ def plan_fingerprint(kernel: str) -> str:
     A kernel is verified as launched: another choice of threads or caches is another kernel.
     """
     text = []
-    for dtype, head_dim, kib in itertools.product(IO_BITS, (20, 32, 64, 128), (16, 64, 192)):
+    for plan, dtype, head_dim, kib in itertools.product(
+        PLANS[kernel], IO_BITS, (20, 32, 64, 128), (16, 64, 192)
+    ):
         tiling = Tiling.from_sram(kib * KIB, head_dim, dtype)
-        problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
-        plan = PLANS[kernel](problem, tiling)
-        steps = [(s.entry, s.threads, s.smem_bytes) for s in plan.steps]
-        text.append(f"{sorted(plan.macros.items())} {steps}")
+        for nheads in (1, 512):
+            launched = plan(AttentionProblem(1, nheads, 4096, 4096, head_dim, dtype), tiling)
+            steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
+            text.append(f"{sorted(launched.macros.items())} {steps}")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import significant, traffic
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
 #: The point of the table: long enough that S and P dominate, short enough that all of them run.
 POINT: dict[str, Any] = {"dtype": "float16", "seqlen_q": 4096, "head_dim": 64}
@@ -22,12 +22,14 @@ _BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
 def _fastest(run: Run, provider: str, variant: str) -> Row | None:
-    rows = run.select(provider=provider, variant=variant, metric="latency_ms", status="ok", **POINT)
+    same = {"provider": provider, "variant": variant, "metric": "latency_ms", "block_mask": ""}
+    rows = run.select(status="ok", **same, **POINT)
     return min(rows, key=lambda row: row.median or 0.0, default=None)
 
 
 def _counted(run: Run, timed: Row) -> str:
     same = {"provider": timed.provider, "variant": timed.variant, "metric": "hbm_bytes"}
+    same["block_mask"] = ""
     rows = run.select(block_m=timed.block_m, block_n=timed.block_n, **same, **POINT)
     return traffic(rows[0].median) if rows and rows[0].median is not None else "not counted"
 
@@ -39,7 +41,8 @@ def _cells(
     name = f"`{VARIANTS[variant].kernel}`" if variant in VARIANTS else provider
     if row is None or row.median is None:
         return [name, what, "", "not recorded", "", "", "", status]
-    tiles = f"{row.block_m} × {row.block_n}" if row.block_m else "its own"
+    untiled = "none" if variant in VARIANTS else "its own"
+    tiles = f"{row.block_m} × {row.block_n}" if row.block_m else untiled
     rate = matmul_flops(row.problem) / row.median / 1e9
     ours = provider == OURS
     # Ours compute on CUDA cores in fp32; the peers' matmuls run on tensor cores in the io dtype.
@@ -59,12 +62,13 @@ def _cells(
 def kernel_table(run: Run, sheet: Device) -> str:
     """Markdown: our kernels and the peers at one point of `run`, each with its fastest tiling.
 
+    One row per kernel file; what it can be compiled to as a control is named in its row.
     `sheet` is the data sheet of the run's GPU: it gives the peaks, and the architecture whose
     verification record the last column shows.
     """
     rows = [
-        _cells(run, OURS, v.name, f"{v.summary} ({v.source})", status, sheet)
-        for v in VARIANTS.values()
+        _cells(run, OURS, v.name, _what(v), status, sheet)
+        for v in ALGORITHMS.values()
         for status in [kernel_status(v.kernel, sheet.arch)]
     ]
     rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]
@@ -73,6 +77,12 @@ def kernel_table(run: Run, sheet: Device) -> str:
     shape = AttentionProblem.of_tokens(POINT["seqlen_q"], POINT["head_dim"], "float16").describe()
     caption = f"{shape}, forward; {run.device}, recorded run `{run.run_id}`."
     return "\n".join([*_markdown(header, rows), "", caption])
+
+
+def _what(variant: Variant) -> str:
+    controls = [v.label for v in VARIANTS.values() if v.control_for == variant.name]
+    also = f"; as a control also: {', '.join(controls)}" if controls else ""
+    return f"{variant.summary} ({variant.source}{also})"
 
 
 def _markdown(header: list[str], rows: Iterable[list[str]]) -> Iterable[str]:

@@ -14,10 +14,10 @@ from fa_kernels.figures.over_seqlen import (
     value_axis,
 )
 from fa_kernels.figures.panel import MEMORY, Cursor, Panel, Words, marks
-from fa_kernels.figures.point import Point
+from fa_kernels.figures.point import COMPARED, Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.units import GIB, capacity
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 _AXES = ("x4", "y4")
 
@@ -29,7 +29,7 @@ def memory_panel(point: Point, run: RecordedRun | None = None, log: bool = True)
     labels: list[Label] = []
     shown: list[float] = []
     capacity_gib = point.device.hbm_capacity_bytes / GIB
-    for name in VARIANTS:
+    for name in ALGORITHMS:
         _predicted_line(panel, name, point, ns, labels, shown, log)
     if run is not None:
         _recorded_dots(panel, run, point)
@@ -49,10 +49,8 @@ def memory_panel(point: Point, run: RecordedRun | None = None, log: bool = True)
 
 
 def _memory_title(point: Point) -> str:
-    extra = [
-        f"{variant.label} {capacity(variant.memory(point.problem).extra_bytes)}"
-        for variant in VARIANTS.values()
-    ]
+    compared = [VARIANTS[name] for name in COMPARED]
+    extra = [f"{v.label} {capacity(v.memory(point.problem).extra_bytes)}" for v in compared]
     return f"Extra memory: {', '.join(extra)}"
 
 
@@ -80,9 +78,11 @@ def _predicted_line(
     texts = [f"does not fit (estimated {capacity(m.total_bytes)})" for m in memory]
     marker = {"symbol": "x-open", "size": 11, "color": style.colour, "line": {"width": 2}}
     panel.data.append(marks(xs, tops, _AXES, marker, texts, f"{style.label}: does not fit"))
-    # The words stand left of the first cross, where the rising line leaves room.
+    # The words stand left of the first cross, where the rising line leaves room; two algorithms
+    # that need the same share them.
     place = (left_of(xs[0], ns[-1], log), tops[0], texts[0], _AXES, "top left")
-    panel.words.append(Words(*place, colour=style.text_colour))
+    if all((words.x, words.y) != place[:2] for words in panel.words):
+        panel.words.append(Words(*place, colour=style.text_colour))
 
 
 def _recorded_dots(panel: Panel, run: RecordedRun, point: Point) -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fa_kernels import units
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.device import Device
+from fa_kernels.figures import sparse
+from fa_kernels.figures.sparse import DENSE, Blocks, checked_density, checked_pattern
 from fa_kernels.masks import matmul_flops
 from fa_kernels.problem import MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem, checked_int
 from fa_kernels.tiling import MAX_SRAM_BYTES, Tiling, refuse_smem
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS, Variant
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
-#: The variant whose tiles are drawn: the last one, which keeps most on chip.
-SHOWN = list(VARIANTS)[-1]
-#: The two variants that titles and sentences compare: the first, and the one that is drawn.
-COMPARED = (next(iter(VARIANTS)), SHOWN)
+#: The variant whose tiles are drawn: the one that keeps most on chip.
+SHOWN = "flash_q_outer"
+#: The two variants that titles and sentences compare: equal tiles, S and P in HBM or not.
+COMPARED = ("standard_tiled", SHOWN)
 BANDWIDTH, ARITHMETIC = "HBM bandwidth", "fp32 arithmetic"
 CACHED = f"{ARITHMETIC}, as long as the L2 cache answers re-reads"
 #: Tensors that one part of an algorithm writes and another reads; inputs and outputs are not here.
@@ -72,37 +72,70 @@ class Bound:
 
 @dataclass(frozen=True)
 class Point:
-    """N, d, M, dtype and device, checked; the tiles are the paper's for M, cut to the sequence."""
+    """N, d, M, dtype, device and pattern, checked; the tiles are the paper's for M, cut to N.
+
+    `problem` is dense. `pattern` and `density` (as asked for) say which blocks, each a tile, the
+    variants with `block_sparse` keep; the others stay dense. A dense point has density 1.
+    """
 
     problem: AttentionProblem
     sram_bytes: int
     tiling: Tiling
     device: Device
+    pattern: str = DENSE
+    density: float = 1.0
 
     @classmethod
     def of(
-        cls, seqlen: object, head_dim: object, sram_kib: object, dtype: str, device: Device
+        cls,
+        seqlen: object,
+        head_dim: object,
+        sram_kib: object,
+        dtype: str,
+        device: Device,
+        pattern: str = DENSE,
+        density: float = 1.0,
     ) -> Point:
         """The point, or the sentence that says why there is none.
 
         Args:
             seqlen, head_dim: N and d; batch and heads follow (`AttentionProblem.of_tokens`).
             sram_kib: the SRAM budget M in KiB.
-            dtype: "float16" or "float32".
+            dtype: "float16", "bfloat16" or "float32".
             device: whose limits and ceilings hold.
+            pattern, density: "dense", or a pattern of `BlockMask.pattern` and the fraction to keep.
 
         Raises:
-            ValueError: a bad value, or a launch this device cannot make; value, limit, remedy.
+            ValueError: a bad value, a mask of too many blocks, or this device cannot launch the
+                variant that is drawn; value, limit, remedy.
         """
         n, d, kib = checked_seqlen(seqlen), checked_head_dim(head_dim), checked_sram_kib(sram_kib)
+        name, asked = checked_pattern(pattern), checked_density(density)
         problem = AttentionProblem.of_tokens(n, d, dtype)
         tiling = Tiling.from_sram(kib * KIB, d, problem.dtype).clipped(n, n)
-        point = cls(problem, kib * KIB, tiling, device)
-        for variant in VARIANTS.values():
-            layout = variant.plan(problem, tiling).layout
-            limit = device.smem_per_block_bytes
-            refuse_smem(layout, tiling, d, problem.dtype, limit, device.name)
+        asked = 1.0 if name == DENSE else asked
+        point = cls(problem, kib * KIB, tiling, device, name, asked)
+        if point.blocks and (refusal := point.blocks.refusal):
+            raise ValueError(refusal)
+        point._check_launch(VARIANTS[SHOWN])
         return point
+
+    def _check_launch(self, variant: Variant) -> None:
+        problem, limit = self.problem, self.device.smem_per_block_bytes
+        layout = self.plan(variant).layout
+        refuse_smem(layout, self.tiling, problem.head_dim, problem.dtype, limit, self.device.name)
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Name of an algorithm that fits the memory but cannot be launched -> why, in words."""
+        found = {}
+        for name, variant in ALGORITHMS.items():
+            try:
+                self._check_launch(variant)
+            except ValueError as refusal:
+                if self.fits(variant):
+                    found[name] = str(refusal)
+        return found
 
     @property
     def seqlen(self) -> int:
@@ -120,24 +153,54 @@ class Point:
         m, n = self.tiling.block_m, self.tiling.block_n
         return -(-self.seqlen // m), -(-self.seqlen // n)
 
+    @property
+    def blocks(self) -> Blocks | None:
+        """Which tiles the block-sparse variants keep; None where all are dense."""
+        if self.pattern == DENSE:
+            return None
+        return Blocks.of(self.pattern, self.density, self.seqlen, self.tiling)
+
+    def blocks_of(self, variant: Variant) -> Blocks | None:
+        """`blocks`, where `variant` takes a mask."""
+        return self.blocks if variant.block_sparse else None
+
+    def problem_of(self, variant: Variant) -> AttentionProblem:
+        """What a call of `variant` computes here; builds the block mask."""
+        blocks = self.blocks_of(variant)
+        return replace(self.problem, block_mask=blocks.mask()) if blocks else self.problem
+
     def plan(self, variant: Variant) -> LaunchPlan:
         """What `variant` would launch here."""
-        return variant.plan(self.problem, self.tiling)
+        blocks, problem = self.blocks_of(variant), self.problem
+        if blocks:
+            problem = replace(problem, block_mask=blocks.outline())
+        return variant.plan(problem, self.tiling)
 
     def at(self, seqlen: int) -> Point:
         """The same knobs at another N."""
-        problem = AttentionProblem.of_tokens(seqlen, self.problem.head_dim, self.problem.dtype)
-        tiling = Tiling.from_sram(self.sram_bytes, problem.head_dim, problem.dtype)
-        return Point(problem, self.sram_bytes, tiling.clipped(seqlen, seqlen), self.device)
+        return self.with_sizes(seqlen, self.problem.head_dim, self.sram_bytes)
+
+    def with_sizes(self, seqlen: int, head_dim: int, sram_bytes: int) -> Point:
+        """The same dtype, device and pattern at another N, d and M."""
+        problem = AttentionProblem.of_tokens(seqlen, head_dim, self.problem.dtype)
+        tiling = Tiling.from_sram(sram_bytes, head_dim, problem.dtype).clipped(seqlen, seqlen)
+        return replace(self, problem=problem, sram_bytes=sram_bytes, tiling=tiling)
 
     def traffic(self, variant: Variant) -> Traffic:
         """HBM traffic of `variant` in the `launched` model."""
-        return _traffic(variant.name, self.problem, self.tiling)
+        return _traffic(variant.name, self.problem, self.tiling, self.blocks_of(variant))
 
-    @property
-    def flops(self) -> int:
-        """FLOPs of the two matmuls."""
-        return matmul_flops(self.problem)
+    def paper_traffic(self, variant: Variant) -> Traffic:
+        """HBM traffic of `variant` in the `paper` model."""
+        if blocks := self.blocks_of(variant):
+            return sparse.paper(variant, self.problem, blocks)
+        return variant.paper(self.problem, self.tiling)
+
+    def flops(self, variant: Variant) -> int:
+        """FLOPs of the two matmuls, over the pairs that `variant` attends."""
+        if blocks := self.blocks_of(variant):
+            return 4 * self.problem.head_dim * blocks.pairs * self.problem.heads
+        return _dense_flops(self.problem)
 
     def compulsory_bytes(self, variant: Variant) -> int:
         """HBM bytes of `variant` that no cache can save, from a cold L2.
@@ -145,8 +208,11 @@ class Point:
         q, k and v are read once, out and lse written once. Of S and P, what is larger than the L2
         cache has to leave it and to come back; a tensor that fits may never reach HBM at all.
         """
-        problem, written = self.problem, self.traffic(variant).written_bytes
+        problem = self.problem
         ends = 2 * problem.q_bytes + 2 * problem.kv_bytes + problem.lse_bytes
+        if variant.block_sparse:  # and so its S and P stay on chip
+            return ends
+        written = self.traffic(variant).written_bytes
         sizes = (written.get(tensor, 0) for tensor in _INTERMEDIATES)
         return ends + 2 * sum(max(0, size - self.device.l2_bytes) for size in sizes)
 
@@ -162,18 +228,57 @@ class Point:
         return Bound(
             self.compulsory_bytes(variant) / bytes_per_ms,
             moved.total_bytes / bytes_per_ms,
-            self.flops / (self.fp32_peak_tflops * 1e9),
+            self.flops(variant) / (self.fp32_peak_tflops * 1e9),
             tuple(t for t, size in once.items() if moved.read_bytes[t] > size) or _INTERMEDIATES,
         )
+
+    def bound_ms(self, variant: Variant) -> float:
+        """`bound(variant).ms` for curves: where a mask is too slow to build, a tile less."""
+        moving = self.compulsory_bytes(variant) / (self.device.hbm_bandwidth_gb_s * 1e6)
+        blocks, problem = self.blocks_of(variant), self.problem
+        flops = _dense_flops(problem)
+        if blocks:
+            flops = 4 * problem.head_dim * blocks.least_pairs * problem.heads
+        return max(moving, flops / (self.fp32_peak_tflops * 1e9))
 
     def fits(self, variant: Variant) -> bool:
         """True if inputs, outputs and workspace fit the device's memory."""
         return variant.memory(self.problem).total_bytes <= self.device.hbm_capacity_bytes
 
+    def describe(self) -> str:
+        """For captions: the problem in one line, and the block pattern if there is one."""
+        said = self.problem.describe()
+        return f"{said}; {self.sparse_words()}" if self.blocks else said
+
+    def sparse_words(self) -> str:
+        """What the pattern is and what it keeps, as fraction of the blocks; "" where dense."""
+        blocks = self.blocks
+        if blocks is None:
+            return ""
+        kept = f"s = {blocks.count}/{blocks.k_blocks} = {blocks.density:.3g}"
+        asked = "" if abs(blocks.density - self.density) < 5e-4 else f", asked {self.density:.3g}"
+        return f"{self.pattern} blocks {self.tiling.block_m} × {self.tiling.block_n}, {kept}{asked}"
+
+    def label(self, variant: Variant) -> str:
+        """What running text calls `variant` here."""
+        if not self.blocks:
+            return variant.label
+        return f"block-sparse {variant.label}" if variant.block_sparse else f"dense {variant.label}"
+
 
 @lru_cache(maxsize=4096)
-def _traffic(name: str, problem: AttentionProblem, tiling: Tiling) -> Traffic:
-    return VARIANTS[name].launched(problem, tiling)
+def _traffic(
+    name: str, problem: AttentionProblem, tiling: Tiling, blocks: Blocks | None
+) -> Traffic:
+    variant = VARIANTS[name]
+    if blocks is None:
+        return variant.launched(problem, tiling)
+    return sparse.launched(variant, problem, blocks)
+
+
+@lru_cache(maxsize=4096)
+def _dense_flops(problem: AttentionProblem) -> int:
+    return matmul_flops(problem)
 
 
 def ratio_text(value: float) -> str:
@@ -182,78 +287,6 @@ def ratio_text(value: float) -> str:
     return f"{value:.{digits}f}×"
 
 
-def sentence(point: Point) -> str:
-    """What the figure says at this point, and which limit binds; also its alternative text."""
-    tiles = f"B_r = {point.tiling.block_m}, B_c = {point.tiling.block_n}"
-    sizes = f"N = {point.seqlen}, d = {point.problem.head_dim}, M = {point.sram_kib} KiB ({tiles})"
-    first, last = (VARIANTS[name] for name in COMPARED)
-    moved = [point.traffic(variant).total_bytes for variant in (first, last)]
-    ratio = ratio_text(moved[0] / moved[1])
-    return f"At {sizes} {first.label} moves {ratio} the HBM bytes of {last.label}. {binding(point)}"
-
-
 def device_words(device: Device) -> str:
     """A device's name in running text, without the vendor's."""
     return device.name.removeprefix("NVIDIA ")
-
-
-def binding(point: Point) -> str:
-    """Which limit of the device binds each variant, in one or two sentences."""
-    name = device_words(point.device)
-    tight = [variant for variant in VARIANTS.values() if not point.fits(variant)]
-    loose = [variant for variant in VARIANTS.values() if point.fits(variant)]
-    words = []
-    if tight:
-        needs = [units.capacity(v.memory(point.problem).total_bytes) for v in tight]
-        wants = " and ".join(
-            f"{v.label} needs {need}" for v, need in zip(tight, needs, strict=True)
-        )
-        have = units.capacity(point.device.hbm_capacity_bytes)
-        words.append(f"Memory capacity binds: {wants}, {name} has {have}.")
-    if loose:
-        words.append(f"On {name} {_limits(point, loose)}.")
-    return " ".join(words)
-
-
-def _limits(point: Point, variants: list[Variant]) -> str:
-    """One clause per limit: the variants it binds, and the times that show it."""
-    bounds = {variant.label: point.bound(variant) for variant in variants}
-
-    def bound_by(limit: str) -> tuple[str, list[Bound]]:
-        found = {label: bound for label, bound in bounds.items() if bound.limit == limit}
-        return " and ".join(found), list(found.values())
-
-    fp32 = units.duration(next(iter(bounds.values())).fp32_ms)
-    clauses = []
-    labels, some = bound_by(BANDWIDTH)
-    if some:
-        moving = _times(b.compulsory_ms for b in some)
-        clauses.append(f"{BANDWIDTH} binds {labels} ({moving}, against {fp32} of {ARITHMETIC})")
-    labels, some = bound_by(ARITHMETIC)
-    if some:
-        moving = _times(b.requested_ms for b in some)
-        clauses.append(
-            f"{ARITHMETIC} binds {labels} ({fp32}, against at most {moving} of HBM traffic)"
-        )
-    subject = "it" if some else f"{ARITHMETIC} ({fp32})"
-    labels, some = bound_by(CACHED)
-    if some:
-        clauses.append(f"{subject} binds {labels} as long as {_cached_words(some)}")
-    return "; ".join(clauses)
-
-
-def _cached_words(bounds: list[Bound]) -> str:
-    names = sorted(
-        {tensor.upper() for bound in bounds for tensor in bound.reread}, key="QKVSP".index
-    )
-    tensors = " and ".join([", ".join(names[:-1]), names[-1]])
-    asked = _times(b.requested_ms for b in bounds)
-    least = _times(b.compulsory_ms for b in bounds)
-    return (
-        f"the L2 cache answers the re-reads of {tensors} "
-        f"({asked} requested at the HBM rate, {least} of it compulsory)"
-    )
-
-
-def _times(milliseconds: Iterable[float]) -> str:
-    return " and ".join(units.duration(ms) for ms in milliseconds)

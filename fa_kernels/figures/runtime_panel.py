@@ -22,7 +22,7 @@ from fa_kernels.figures.point import COMPARED, Point, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.measure.records import Row
 from fa_kernels.units import duration
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 _AXES = ("x3", "y3")
 
@@ -49,8 +49,8 @@ def runtime_panel(
     shown: list[float] = []
     for name, rows in curves.items():
         _recorded_line(panel, name, rows, labels, shown)
-    if run is None or missing:
-        _bound_lines(panel, point, labels, shown)
+    bounded = [name for name in ALGORITHMS if not curves.get(name)]
+    refused = _bound_lines(panel, point, bounded, labels, shown)
     _live_points(panel, live, shown)
     span = padded_span(shown, log)
     _not_measured(panel, curves, span, log)
@@ -59,13 +59,25 @@ def runtime_panel(
     panel.words += end_labels(labels, last, span, log, RUNTIME, _AXES)
     panel.axes["xaxis3"] = seqlen_axis(last, log, RUNTIME, "y3")
     panel.axes["yaxis3"] = value_axis("latency", "ms", span, log, RUNTIME, "x3")
-    panel.head(RUNTIME, _runtime_title(point, run), _runtime_caption(point, run, missing, live_on))
-    note = missing or (run.missing_seqlen(point) if run else None)
-    if run is None:
-        note = f"no run was recorded on {point.device.name}"
+    panel.head(RUNTIME, _runtime_title(point, run), _runtime_caption(point, run, bounded, live_on))
+    note = _note(point, run, missing, refused)
     if note:
         panel.note(RUNTIME, note, log)
     return panel
+
+
+def _note(
+    point: Point, run: RecordedRun | None, missing: str | None, refused: list[int]
+) -> str | None:
+    """What is not there and why: at most one sentence, the most important one."""
+    if run is None:
+        return f"no run was recorded on {point.device.name}"
+    if missing or (missing := run.missing_mask(point) or run.missing_seqlen(point)):
+        return missing
+    if refused:
+        return f"no mask at N = {', '.join(map(str, refused))}; too many blocks: raise M"
+    lacking = run.unrecorded(point)
+    return "; ".join(f"no run of {label}" for label in lacking) or None
 
 
 def _runtime_title(point: Point, run: RecordedRun | None) -> str:
@@ -81,12 +93,16 @@ def _runtime_title(point: Point, run: RecordedRun | None) -> str:
 
 
 def _runtime_caption(
-    point: Point, run: RecordedRun | None, missing: str | None, live_on: str
+    point: Point, run: RecordedRun | None, bounded: list[str], live_on: str
 ) -> str:
     parts = []
     if run is not None:
-        parts.append(f"recorded {run.run_id} · bars p20-p80")
-    if run is None or missing:
+        parts.append(f"recorded {run.run_id}")
+    if point.blocks:
+        parts.append(f"flash: {point.pattern}, s = {point.density:.3g}")
+    elif run is not None:
+        parts.append("bars p20-p80")
+    if bounded:
         parts.append("dotted: model, lower bound")
     if live_on:
         parts.append(f"★ live on {live_on}")
@@ -132,46 +148,61 @@ def _not_measured(
         panel.words.append(
             Words(SEQLENS[0 if log else 4], height(0.8), text, _AXES, colour=theme.MUTED)
         )
-    partly = {
-        name: [row for row in rows if row.status != "ok"]
-        for name, rows in tried.items()
-        if name not in never
-    }
-    for k, (name, rows) in enumerate((n, rows) for n, rows in partly.items() if rows):
-        _crosses(panel, name, rows, height(0.95 - 0.07 * k), log)
+    # Series that stop at the same N for the same reason share their crosses and words.
+    partly: dict[tuple[tuple[int, str], ...], list[str]] = {}
+    for name, rows in tried.items():
+        stops = tuple((row.seqlen_q, row.status) for row in rows if row.status != "ok")
+        if stops and name not in never:
+            partly.setdefault(stops, []).append(name)
+    for k, names in enumerate(partly.values()):
+        _crosses(panel, {name: tried[name] for name in names}, height(0.95 - 0.07 * k), log)
 
 
-def _crosses(panel: Panel, name: str, rows: Sequence[Row], y: float, log: bool) -> None:
-    style = theme.style_of(name)
-    marker = {"symbol": "x-open", "size": 9, "color": style.colour}
-    hovers = [f"{style.label}, N = {r.seqlen_q}: {r.detail or r.status}" for r in rows]
-    ns, title = [row.seqlen_q for row in rows], f"{style.label}: not measured"
-    panel.data.append(marks(ns, [y] * len(rows), _AXES, marker, hovers, title))
-    first = min(rows, key=lambda row: row.seqlen_q)
-    text = f"{style.label}: {first.status}"
-    place = (left_of(first.seqlen_q, SEQLENS[-1], log), y, text, _AXES, "middle left")
-    panel.words.append(Words(*place, colour=style.text_colour))
+def _crosses(panel: Panel, stopped: dict[str, list[Row]], y: float, log: bool) -> None:
+    """Crosses of the series `stopped`, which all lack the same points."""
+    styles = [theme.style_of(name) for name in stopped]
+    label = ", ".join(style.label for style in styles)
+    reasons: dict[int, list[str]] = {}
+    for style, rows in zip(styles, stopped.values(), strict=True):
+        for row in (row for row in rows if row.status != "ok"):
+            said = f"{style.label}, N = {row.seqlen_q}: {row.detail or row.status}"
+            reasons.setdefault(row.seqlen_q, []).append(said)
+    marker = {"symbol": "x-open", "size": 9, "color": styles[-1].colour}
+    hovers = ["<br>".join(said) for said in reasons.values()]
+    title = f"{label}: not measured"
+    panel.data.append(marks(list(reasons), [y] * len(reasons), _AXES, marker, hovers, title))
+    first = min(reasons)
+    (status,) = {r.status for r in next(iter(stopped.values())) if r.seqlen_q == first}
+    text = f"{label}: {status}"
+    place = (left_of(first, SEQLENS[-1], log), y, text, _AXES, "middle left")
+    panel.words.append(Words(*place, colour=styles[-1].text_colour))
 
 
-def _bound_lines(panel: Panel, point: Point, labels: list[Label], shown: list[float]) -> None:
-    ns = seqlens_shown(point.seqlen)
-    for name, variant in VARIANTS.items():
-        style = theme.style_of(name)
-        ys = list(_bounds(name, point.at(ns[0]), tuple(ns)))
+def _bound_lines(
+    panel: Panel, point: Point, names: list[str], labels: list[Label], shown: list[float]
+) -> list[int]:
+    """Dotted lines of the named variants; the N at which there can be no mask are left out."""
+    ns = tuple(seqlens_shown(point.seqlen))
+    refused = {n for n in ns if (blocks := point.at(n).blocks) and blocks.refusal}
+    for name in names:
+        variant, style = ALGORITHMS[name], theme.style_of(name)
+        xs = [n for n in ns if not (variant.block_sparse and n in refused)]
+        ys = list(_bounds(name, point.at(xs[0]), tuple(xs)))
         line = {"color": style.colour, "width": 2, "dash": "dot"}
         hover = "%{fullData.name}: N = %{x}, %{y:.4~g} ms<extra></extra>"
-        title = f"{variant.label} (model)"
         panel.data.append(
-            line_trace(ns, ys, name, _AXES, mode="lines", line=line, hovertemplate=hover)
-            | {"name": title}
+            line_trace(xs, ys, name, _AXES, mode="lines", line=line, hovertemplate=hover)
+            | {"name": f"{variant.label} (model)"}
         )
-        labels.append(Label(ys[-1], title, style.text_colour))
+        labels.append(Label(ys[-1], style.modelled, style.text_colour))
         shown += ys
+    sparse = any(ALGORITHMS[name].block_sparse for name in names)
+    return sorted(refused) if sparse else []
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _bounds(name: str, point: Point, ns: tuple[int, ...]) -> tuple[float, ...]:
-    return tuple(point.at(n).bound(VARIANTS[name]).ms for n in ns)
+    return tuple(point.at(n).bound_ms(ALGORITHMS[name]) for n in ns)
 
 
 def _live_points(panel: Panel, live: Sequence[Row], shown: list[float]) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.panel import Frame, Panel, Words, join
-from fa_kernels.figures.point import COMPARED, Point, binding, ratio_text
+from fa_kernels.figures.point import COMPARED, Point, ratio_text
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.sentence import binding
 from fa_kernels.figures.traffic_panel import traffic_panel
 from fa_kernels.units import duration, traffic
 from fa_kernels.variants import VARIANTS
@@ -22,7 +23,8 @@ _AXES = ("x2", "y2")
 
 def story_spec(point: Point, run: RecordedRun | None = None) -> dict[str, Any]:
     """Traffic by tensor above, recorded latency below (the lower bound where there is no run)."""
-    panels = [traffic_panel(point, run, frame=_TRAFFIC, axes=("x", "y")), _time_panel(point, run)]
+    bytes_panel = traffic_panel(point, run, frame=_TRAFFIC, axes=("x", "y"), names=COMPARED)
+    panels = [bytes_panel, _time_panel(point, run)]
     spec = join(panels, HEIGHT)
     enlarge(spec, _ENLARGED)
     spec["layout"]["margin"] = {"l": 8, "r": 12, "t": 6, "b": 56}
@@ -38,10 +40,8 @@ def story_figure(point: Point, run: RecordedRun | None = None) -> Any:
 
 def story_sentence(point: Point, run: RecordedRun | None = None) -> str:
     """What the figure says, for its alternative text."""
-    moved = ", ".join(
-        f"{variant.label} moves {traffic(point.traffic(variant).total_bytes)}"
-        for variant in VARIANTS.values()
-    )
+    compared = [VARIANTS[name] for name in COMPARED]
+    moved = ", ".join(f"{v.label} moves {traffic(point.traffic(v).total_bytes)}" for v in compared)
     times = ", ".join(f"{label} {duration(ms)}" for label, ms, _ in _times(point, run))
     kind = "recorded" if _recorded(point, run) else "lower bound of the model"
     return f"{point.problem.describe()}: {moved}. {kind}: {times}. {binding(point)}"
@@ -66,6 +66,8 @@ def _recorded(point: Point, run: RecordedRun | None) -> list[tuple[str, float, s
         return []
     found = []
     for name in run.names(point, "latency_ms"):
+        if name in VARIANTS and name not in COMPARED:
+            continue  # two of ours and the peers tell the story; the explorer has them all
         row = run.row(name, point, "latency_ms")
         if row is not None and row.median is not None:
             style = theme.style_of(name)
@@ -76,8 +78,12 @@ def _recorded(point: Point, run: RecordedRun | None) -> list[tuple[str, float, s
 def _times(point: Point, run: RecordedRun | None) -> list[tuple[str, float, str]]:
     """(label, ms, colour) of every bar: recorded, or else the lower bounds of our variants."""
     bounds = [
-        (f"{variant.label}, lower bound", point.bound(variant).ms, theme.style_of(name).colour)
-        for name, variant in VARIANTS.items()
+        (
+            f"{VARIANTS[name].label}, lower bound",
+            point.bound(VARIANTS[name]).ms,
+            theme.style_of(name).colour,
+        )
+        for name in COMPARED
     ]
     return _recorded(point, run) or bounds
 

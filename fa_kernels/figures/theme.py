@@ -2,7 +2,8 @@
 
 Hues are Okabe-Ito's, safe for colour-blind readers, given out by family: blue goes into the chip
 (Q, K, V), yellow and orange are scores (S, P), purple comes out (O, lse); vermillion and green are
-our standard and flash algorithms; greys are other people's. Inside a family marker and dash differ.
+our standard and flash algorithms; greys are other people's. Inside a family shade, marker and dash
+differ: the family's last algorithm has the pure hue.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, Variant
 
 #: Nothing on screen is smaller than SMALL px.
 SMALL, FONT, TITLE = 12, 13, 15
@@ -29,26 +30,52 @@ TENSOR_COLOURS = {
     "p": "#F0E442",
     "out": "#CC79A7",
     "lse": "#E8C4D8",
+    "mask": "#A8957A",
 }
-TENSOR_LABELS = {"q": "Q", "k": "K", "v": "V", "s": "S", "p": "P", "out": "O", "lse": "lse"}
+TENSOR_LABELS = {
+    "q": "Q", "k": "K", "v": "V", "s": "S", "p": "P", "out": "O", "lse": "lse",
+    "mask": "block mask",
+}  # fmt: skip
 #: Parts of a kernel's shared memory, as `SmemLayout.parts` names them -> tensor.
-PART_TENSORS = {"Q": "q", "K": "k", "V": "v", "S": "s", "P": "p", "m, l, α": "lse"}
+PART_TENSORS = {
+    "Q": "q", "K": "k", "V": "v", "S": "s", "P": "p", "m, l, α": "lse", "block mask": "mask",
+}  # fmt: skip
 
-#: First word of a variant's name -> (colour of line and marker, of text on white, on dark).
+
+@dataclass(frozen=True)
+class _Look:
+    """Line and marker on white and on dark, words on white and on dark, dash, marker."""
+
+    line: str
+    dark_line: str
+    text: str
+    dark_text: str
+    dash: str
+    marker: str
+
+
+#: First word of a variant's name -> looks: the algorithms' from the last one back, then those of
+#: the controls. "dot" is left out: it is the dash of model bounds. "x" is left out: it marks what
+#: does not fit.
 _FAMILIES = {
-    "standard": ("#D55E00", "#B04D00", "#F08A3C"),
-    "flash": ("#009E73", "#00775A", "#2FC79A"),
+    "standard": (
+        _Look("#D55E00", "#D55E00", "#B04D00", "#F08A3C", "dash", "square"),
+        _Look("#8F3F12", "#FFB48A", "#8A3A0E", "#FFB890", "longdash", "cross"),
+    ),
+    "flash": (
+        _Look("#009E73", "#009E73", "#00775A", "#2FC79A", "solid", "circle"),
+        _Look("#00563F", "#8FE8CC", "#004F3A", "#9AEBD1", "longdash", "diamond"),
+        _Look("#5E9B34", "#8CCB5E", "#47791F", "#96D36A", "dashdot", "hexagon"),
+        _Look("#2F8F9D", "#5CC3D1", "#1F7582", "#6ACBD8", "dash", "star-square"),
+    ),
 }
 _PEER_GREYS = (("#6E6E6E", "#9C9C9C"), ("#4A4A4A", "#C6C6C6"), ("#000000", "#FFFFFF"))
-# "dot" is left out: it is the dash of model bounds. "x" is left out: it marks what does not fit.
-_OUR_DASHES = ("dash", "solid", "longdash", "dashdot")
-_OUR_MARKERS = ("square", "circle", "diamond", "hexagon")
 _PEER_DASHES = ("dashdot", "longdash", "longdashdot")
 _PEER_MARKERS = ("triangle-up", "triangle-down", "star-diamond")
 
 _GLYPHS = {
-    "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢",
-    "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✦",
+    "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢", "cross": "✚", "star-square": "✦",
+    "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧",
 }  # fmt: skip
 
 #: Colour on white -> colour on a dark page; the page's script swaps them, colour by colour.
@@ -58,7 +85,8 @@ DARK: dict[str, str] = {
     MUTED: "#B4B4B4",
     GRID: "#3A3A3A",
     PAPER: "#111111",
-    **{text: dark for _, text, dark in _FAMILIES.values()},
+    **{look.line: look.dark_line for family in _FAMILIES.values() for look in family},
+    **{look.text: look.dark_text for family in _FAMILIES.values() for look in family},
     **dict(_PEER_GREYS),
 }
 
@@ -78,11 +106,19 @@ class Style:
         """The label with its marker in front, for words beside a line: "● flash"."""
         return f"{_GLYPHS[self.marker]} {self.label}"
 
+    @property
+    def modelled(self) -> str:
+        """The same beside the dotted line of a model's bound, which has no markers."""
+        return f"┄ {self.label}"
 
-def _our_style(index: int, name: str) -> Style:
-    colour, text, _ = _FAMILIES.get(name.split("_")[0], _FAMILIES["flash"])
-    dash = _OUR_DASHES[index % len(_OUR_DASHES)]
-    return Style(VARIANTS[name].label, colour, text, dash, _OUR_MARKERS[index % len(_OUR_MARKERS)])
+
+def _our_style(variant: Variant) -> Style:
+    family = variant.name.split("_")[0]
+    looks = _FAMILIES.get(family, _FAMILIES["flash"])
+    kin = [v for v in reversed(VARIANTS.values()) if v.name.split("_")[0] == family]
+    kin.sort(key=lambda v: v.control_for is not None)
+    look = looks[kin.index(variant) % len(looks)]
+    return Style(variant.label, look.line, look.text, look.dash, look.marker)
 
 
 def _peer_style(index: int, provider: str) -> Style:
@@ -94,7 +130,7 @@ def _peer_style(index: int, provider: str) -> Style:
 
 #: Styles of our variants by variant name, and of peers by provider name.
 STYLES: dict[str, Style] = {
-    **{name: _our_style(i, name) for i, name in enumerate(VARIANTS)},
+    **{name: _our_style(variant) for name, variant in VARIANTS.items()},
     **{name: _peer_style(i, name) for i, name in enumerate(BASELINES)},
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fa_kernels.figures import theme
 from fa_kernels.figures.panel import TILES, Panel, Words, if_it_fits
 from fa_kernels.figures.point import SHOWN, Point
@@ -24,6 +26,8 @@ _STRIPS = {
 }
 #: Finer grids than this are a grey area: only the current tile is drawn.
 _MAX_LINES = 48
+#: The kept blocks are drawn on at most this many cells a side.
+_MAX_CELLS = 64
 #: A tile is drawn at least this large a part of its strip, or it could not be seen.
 _LEAST = 0.03
 
@@ -60,7 +64,20 @@ def _part(index: int, block: int, length: int) -> tuple[float, float]:
 def current_tile(point: Point) -> tuple[int, int]:
     """The tile that is drawn: a third down, half-way along, so both loops have a past."""
     rows, cols = point.passes
-    return rows // 3, cols // 2
+    i = rows // 3
+    if point.blocks is None:
+        return i, cols // 2
+    kept = _kept(point)
+    if kept is None:
+        return i, i * cols // rows  # every pattern keeps the diagonal
+    visited = np.nonzero(kept[i])[0]
+    return i, int(visited[len(visited) // 2])
+
+
+def _kept(point: Point) -> np.ndarray | None:
+    """Which tiles are kept, bool (q_tiles, k_tiles); None where dense or too many to draw."""
+    blocks = point.blocks
+    return blocks.mask().keep[0, 0] if blocks is not None and blocks.quick else None
 
 
 def tile_panel(point: Point) -> Panel:
@@ -68,8 +85,9 @@ def tile_panel(point: Point) -> Panel:
     panel = Panel()
     i, j = current_tile(point)
     rows, cols = point.passes
-    caption = f"model · Q tile {i + 1} of {rows}, K/V tile {j + 1} of {cols}"
-    panel.head(TILES, f"{VARIANTS[SHOWN].label}: the tiles in SRAM", caption)
+    where = f"Q tile {i + 1} of {rows}, K/V tile {j + 1} of {cols}"
+    caption = f"model · {point.sparse_words() or where}"
+    panel.head(TILES, f"{point.label(VARIANTS[SHOWN])}: the tiles in SRAM", caption)
     _draw_walk(panel, point, i, j)
     _draw_bars(panel, point)
     return panel
@@ -79,15 +97,18 @@ def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
     n, tiling = point.seqlen, point.tiling
     down, along, whole = _part(i, tiling.block_m, n), _part(j, tiling.block_n, n), (0.0, 1.0)
     empty = {"fillcolor": "rgba(0,0,0,0)"}
+    if point.blocks is not None:
+        _draw_kept(panel, point)
     panel.shapes += [_rectangle(_box(strip, whole, whole), **empty) for strip in _STRIPS]
     if grid := _grid_path(point):
         line = {"color": theme.GRID, "width": 1}
         panel.shapes.append(
             {"type": "path", "path": grid, "xref": "paper", "yref": "paper", "line": line}
         )
-    if along[0] > 0:
-        done = {"fillcolor": theme.TENSOR_COLOURS["s"], "opacity": 0.3}
-        panel.shapes.append(_rectangle(_box("s", (0.0, along[0]), down), **done))
+    done = {"fillcolor": theme.TENSOR_COLOURS["s"], "opacity": 0.3}
+    for start, stop in _done(point, i, j):
+        walked = _part(start, tiling.block_n, n)[0], _part(stop - 1, tiling.block_n, n)[1]
+        panel.shapes.append(_rectangle(_box("s", (walked[0], min(walked[1], 1.0)), down), **done))
     places = {
         "q": (whole, down), "out": (whole, down), "s": (along, down),
         "k": (along, whole), "v": (along, whole),
@@ -99,6 +120,63 @@ def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
     names["S, P stay on chip"] = (0.5, 0.07)
     for text, place in names.items():
         panel.words.append(Words(*_paper(*place), text, at="middle center"))
+
+
+def _done(point: Point, i: int, j: int) -> list[tuple[int, int]]:
+    """Runs of tiles, [start, stop), that row `i` has visited before tile `j`."""
+    if point.blocks is None:
+        return [(0, j)] if j else []
+    kept = _kept(point)
+    if kept is None:
+        return []
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], kept[i, :j], [False]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)][-_MAX_LINES:]
+
+
+def _draw_kept(panel: Panel, point: Point) -> None:
+    """The kept blocks of the attention matrix, many of a long sequence's to a cell."""
+    kept = _kept(point)
+    if kept is None:
+        rows, cols = point.passes
+        text = f"{rows} × {cols} blocks:<br>too fine to draw"
+        panel.words.append(Words(*_paper(0.5, 0.6), text, at="middle center", colour=theme.MUTED))
+        return
+    share = kept.astype(float)
+    for axis in (0, 1):
+        step = -(-share.shape[axis] // _MAX_CELLS)
+        starts = np.arange(0, share.shape[axis], step)
+        sizes = np.diff([*starts, share.shape[axis]])
+        share = np.add.reduceat(share, starts, axis=axis)
+        share /= sizes[:, None] if axis == 0 else sizes
+    cells = [[round(x, 2) if x else None for x in row] for row in share.tolist()]
+    rows, cols = share.shape
+    (x0, x1, y0, y1), n = _box("s", (0.0, 1.0), (0.0, 1.0)), point.seqlen
+    # The last tiles reach past the sequence: cut the axes there, as the strips are cut.
+    part = [n / (tiles * block) for tiles, block in zip(
+        point.passes, (point.tiling.block_m, point.tiling.block_n), strict=True
+    )]  # fmt: skip
+    panel.axes["xaxis5"] = theme.axis(
+        range=[-0.5, cols * part[1] - 0.5], domain=[x0, x1], anchor="y5", visible=False
+    )
+    panel.axes["yaxis5"] = theme.axis(
+        range=[rows * part[0] - 0.5, -0.5], domain=[y1, y0], anchor="x5", visible=False
+    )
+    colour = theme.TENSOR_COLOURS["mask"]
+    panel.data.append(
+        {
+            "type": "heatmap",
+            "z": cells,
+            "zmin": 0,
+            "zmax": 1,
+            "xaxis": "x5",
+            "yaxis": "y5",
+            "colorscale": [[0, theme.PAPER], [1, colour]],
+            "showscale": False,
+            "hoverongaps": False,
+            "hoverinfo": "skip",
+            "name": "kept blocks",
+        }
+    )
 
 
 def _grid_path(point: Point) -> str:

@@ -21,14 +21,31 @@ class Baseline:
 
 
 def _tensors(*arrays: Any) -> list[Any]:
+    """CuPy arrays as torch tensors, in place; bf16 as its bits, which every DLPack knows."""
     import torch
 
-    return [torch.from_dlpack(a) for a in arrays]
+    return [
+        torch.from_dlpack(a.view("int16")).view(torch.bfloat16)
+        if a.dtype.name == "bfloat16"
+        else torch.from_dlpack(a)
+        for a in arrays
+    ]
+
+
+def _array(tensor: Any) -> Any:
+    """A torch tensor as a CuPy array, in place."""
+    import cupy
+    import torch
+
+    from fa_kernels.cuda.arrays import bfloat16
+
+    if tensor.dtype == torch.bfloat16:
+        return cupy.from_dlpack(tensor.view(torch.int16)).view(bfloat16())
+    return cupy.from_dlpack(tensor)
 
 
 def _prepare_eager(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callable[[], Any]:
     """softmax(q kᵀ scale) v as most models write it: matmul, scale, softmax, matmul."""
-    import cupy
     import torch
 
     tq, tk, tv = _tensors(q, k, v)
@@ -42,14 +59,13 @@ def _prepare_eager(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callabl
         s = (tq @ tk.transpose(-1, -2)) * problem.scale
         if keep is not None:
             s = s.masked_fill(~keep, float("-inf"))
-        return cupy.from_dlpack(torch.softmax(s, dim=-1) @ tv)
+        return _array(torch.softmax(s, dim=-1) @ tv)
 
     return call
 
 
 def _prepare_sdpa(backend_name: str) -> Callable[..., Callable[[], Any]]:
     def prepare(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callable[[], Any]:
-        import cupy
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -62,7 +78,7 @@ def _prepare_sdpa(backend_name: str) -> Callable[..., Callable[[], Any]]:
         def call() -> Any:
             with sdpa_kernel([backend]):
                 out = sdpa(tq, tk, tv, is_causal=problem.causal is not None, scale=problem.scale)
-            return cupy.from_dlpack(out)
+            return _array(out)
 
         return call
 
@@ -84,21 +100,21 @@ BASELINES: dict[str, Baseline] = {
         Baseline(
             "torch_eager",
             "torch, four unfused calls: matmul, scale, softmax, matmul",
-            ("float32", "float16"),
+            ("float32", "float16", "bfloat16"),
             _prepare_eager,
             _eager_workspace,
         ),
         Baseline(
             "torch_flash",
             "torch SDPA, FLASH_ATTENTION (FlashAttention-2)",
-            ("float16",),
+            ("float16", "bfloat16"),
             _prepare_sdpa("FLASH_ATTENTION"),
             _none,
         ),
         Baseline(
             "torch_cudnn",
             "torch SDPA, CUDNN_ATTENTION",
-            ("float16",),
+            ("float16", "bfloat16"),
             _prepare_sdpa("CUDNN_ATTENTION"),
             _none,
         ),

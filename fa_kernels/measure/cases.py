@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
 
 SEQLENS = ((1, 1), (17, 17), (113, 203), (203, 113), (1023, 1024), (239, 1))
 HEAD_DIMS = (1, 20, 63, 64, 96, 128, 256)
-DTYPES = ("float16", "float32")
+#: bf16 differs from fp16 in two conversions alone: fewer head dimensions show as much.
+BF16_HEAD_DIMS = (20, 63, 64, 128)
+DTYPES = ("float16", "bfloat16", "float32")
 MASKS = (None, "bottom_right", "top_left")
 #: How q, k, v lie in memory: contiguous; (batch, seqlen, heads, d) seen transposed; rows that do
 #: not start at multiples of 16 bytes; every other row of a longer tensor; rows from last to first;
@@ -36,6 +40,8 @@ class Case:
 def cases() -> Iterator[Case]:
     """The shapes, dtypes, masks, tilings and layouts that every variant must pass."""
     for (nq, nk), d, dtype, causal in itertools.product(SEQLENS, HEAD_DIMS, DTYPES, MASKS):
+        if dtype == "bfloat16" and d not in BF16_HEAD_DIMS:
+            continue
         problem = AttentionProblem(2, 3, nq, nk, d, dtype, causal)
         yield Case(problem, default_tiling(d, problem.itemsize).clipped(nq, nk))
     for d, dtype, layout in itertools.product((20, 63, 64, 128), DTYPES, LAYOUTS[1:]):
@@ -49,11 +55,40 @@ def cases() -> Iterator[Case]:
     # Large scores: exp would overflow without the running maximum.
     for dtype in DTYPES:
         yield Case(AttentionProblem(1, 2, 256, 256, 64, dtype), Tiling(64, 64), scale_inputs=12.0)
+    yield from _block_mask_cases()
+    # Many heads: kernels with one block per head are built for a full GPU then.
+    for dtype in DTYPES:
+        yield Case(AttentionProblem(8, 67, 113, 203, 64, dtype, "bottom_right"), Tiling(32, 32))
+        yield Case(AttentionProblem(8, 67, 113, 203, 64, dtype), Tiling(64, 128))
     # Longer than one row of S in shared memory: the softmax launch of 02 reads S twice.
     yield Case(AttentionProblem(1, 2, 65, 20000, 64, "float16"), Tiling(64, 64))
     # 64-bit offsets: S of one head has 2^32 elements; q has more than 2^31.
     yield Case(AttentionProblem(1, 1, 65536, 65536, 64, "float16"), Tiling(64, 64))
     yield Case(AttentionProblem(1, 528, 65536, 64, 64, "float16"), Tiling(64, 64))
+
+
+#: (mask blocks, tiles, axes of batch and head that the mask differs over, causal).
+_BLOCK_MASKS = (
+    ((64, 64), (64, 64), (1, 1), None),
+    ((64, 64), (64, 64), (2, 3), "bottom_right"),
+    ((16, 16), (64, 32), (1, 3), "top_left"),
+    ((24, 40), (64, 64), (2, 1), "bottom_right"),
+    ((128, 32), (32, 64), (2, 3), None),
+    ((1, 1), (17, 33), (1, 1), "bottom_right"),
+    ((100, 7), (33, 17), (1, 1), None),
+)
+
+
+def _block_mask_cases() -> Iterator[Case]:
+    """Random block masks with an empty row and an empty column of blocks."""
+    rng = np.random.default_rng(0)
+    for number, (blocks, tiles, lead, causal) in enumerate(_BLOCK_MASKS):
+        for d, dtype in itertools.product((20, 64) if number < 2 else (64,), DTYPES):
+            keep = rng.random((*lead, -(-203 // blocks[0]), -(-331 // blocks[1]))) < 0.4
+            keep[..., 1, :] = keep[..., :, 2] = False
+            mask = BlockMask.from_dense(keep, *blocks)
+            problem = AttentionProblem(2, 3, 203, 331, d, dtype, causal, block_mask=mask)
+            yield Case(problem, Tiling(*tiles))
 
 
 def _odd_tilings() -> tuple[Tiling, ...]:
@@ -75,7 +110,7 @@ def make_inputs(case: Case, seed: int, xp: Any) -> list[Any]:
             "broadcast": (p.batch, 1, n, p.head_dim),
         }[case.layout]
         full = rng.standard_normal(shape, dtype=np.float32)
-        full = (full * np.float32(case.scale_inputs)).astype(p.dtype)
+        full = (full * np.float32(case.scale_inputs)).astype(io_dtype(p.dtype))
         view = {
             "bhsd": lambda a: a,
             "bshd": lambda a: a.transpose(0, 2, 1, 3),

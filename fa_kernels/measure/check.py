@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.masks import key_ends
+from fa_kernels.cuda.arrays import io_dtype
+from fa_kernels.masks import keep_mask
 from fa_kernels.problem import AttentionProblem
 
 #: Rounding unit (spacing at 1) of each io dtype.
@@ -27,9 +28,11 @@ class Check:
     """Errors of out and lse against float64, and the limits they are held to.
 
     The limit of out is the project's rule: twice the error of a plain run in the same dtype (S and
-    P rounded to it, as a framework does), plus one rounding unit of the largest value. lse, which
-    does not average over keys, is also allowed the rounding of one score summed term by term:
-    sqrt(d) u |q|.|k| (Higham & Mary 2019, the probabilistic bound of an inner product).
+    P rounded to it, as a framework does), plus one rounding unit of the largest value. A plain run
+    may sum in any order (a library sums one column in parallel); kernels sum term by term in fp32,
+    so each limit is widened by the probabilistic rounding of one such inner product, sqrt(n) u
+    |x|.|y| (Higham & Mary 2019): of P V, n = seqlen_k, for out, and of a score, n = d, for lse,
+    which does not average over keys.
     """
 
     out_err: float
@@ -75,29 +78,38 @@ class Truth:
         self.problem, self.xp = problem, xp
         self.rows = sample_rows(problem) if rows is None else rows
         self._index = xp.asarray(self.rows)
-        keep = xp.arange(problem.seqlen_k) < xp.asarray(key_ends(problem)[self.rows])[:, None]
-        self._score_rounding = 0.0
+        keep = xp.asarray(keep_mask(problem, self.rows, slice(0, problem.seqlen_k)))
+        self._score_rounding = self._sum_rounding = 0.0
         parts: list[list[Any]] = []
         # A few heads at a time: the scores in float64 stay within about a gigabyte.
         step = max(1, SCORES_AT_ONCE // (len(self.rows) * problem.seqlen_k))
         for b, h in itertools.product(range(problem.batch), range(0, problem.nheads, step)):
             heads = slice(h, h + step)
             q_rows = q[b, heads][:, self._index]
-            operands = (q_rows, k[b, heads], v[b, heads], keep, problem.scale)
+            kept = keep if keep.ndim == 2 else keep[min(b, len(keep) - 1)]
+            kept = kept[heads] if kept.ndim == 3 and len(kept) > 1 else kept
+            operands = (q_rows, k[b, heads], v[b, heads], kept, problem.scale)
             want = _formula(*operands, np.dtype(np.float64), xp)
-            plain = _formula(*operands, np.dtype(problem.dtype), xp)
+            plain = _formula(*operands, io_dtype(problem.dtype), xp)
             parts.append([*want, *plain])
             self._score_rounding = max(self._score_rounding, _score_rounding(operands, xp))
+            self._sum_rounding = max(self._sum_rounding, _sum_rounding(operands, xp))
         lead = (problem.batch, problem.nheads)
         columns = [xp.concatenate(column) for column in zip(*parts, strict=True)]
         columns = [column.reshape(*lead, *column.shape[1:]) for column in columns]
         self._out, self._lse, self._plain_out, self._plain_lse = columns
+        self._largest_v = float(xp.abs(v).max())
 
-    def check(self, out: Any, lse: Any = None) -> Check:
-        """Errors of out (batch, nheads, seqlen_q, head_dim) and of lse, if given."""
+    def check(self, out: Any, lse: Any = None, roundings: int = 1) -> Check:
+        """Errors of out (batch, nheads, seqlen_q, head_dim) and of lse, if given.
+
+        `roundings`: how often O was rounded to the io dtype on its way; each one beyond the last
+        may add half a unit of the largest partial O, which is at most the largest V.
+        """
         got = out[:, :, self._index].astype(np.float64)
         eps = EPS[self.problem.dtype]
         out_err, out_limit = _error_and_limit(got, self._out, self._plain_out, eps, self.xp)
+        out_limit += self._sum_rounding + (roundings - 1) * eps / 2 * self._largest_v
         if lse is None:
             return Check(out_err, out_limit, 0.0, 0.0, len(self.rows))
         got = lse[:, :, self._index].astype(np.float64)
@@ -129,6 +141,14 @@ def _score_rounding(operands: tuple[Any, ...], xp: Any) -> float:
     q, k, _, _, scale = operands
     products = xp.abs(q).astype(np.float32) @ xp.swapaxes(xp.abs(k).astype(np.float32), -1, -2)
     return float(math.sqrt(q.shape[-1]) * EPS["float32"] / 2 * abs(scale) * products.max())
+
+
+def _sum_rounding(operands: tuple[Any, ...], xp: Any) -> float:
+    """sqrt(seqlen_k) u max P |V|, in fp32, which every kernel sums P V in."""
+    q, k, v, keep, scale = operands
+    out, _ = _formula(q, k, xp.abs(v), keep, scale, np.dtype(np.float32), xp)
+    largest = float(xp.nan_to_num(out).max())
+    return math.sqrt(k.shape[-2]) * EPS["float32"] / 2 * largest
 
 
 def _error_and_limit(got: Any, want: Any, plain: Any, eps: float, xp: Any) -> tuple[float, float]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import default_tiling
+from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, Variant
 
 #: Shared memory one block may have, in bytes, on the architectures of the GPUs readers have
 #: (CUDA Programming Guide, table "Technical Specifications per Compute Capability").
@@ -36,24 +39,47 @@ def architectures(kernel: str) -> list[int]:
 
 
 def jobs() -> Iterator[tuple[LaunchPlan, int]]:
-    """(plan, architecture): one shipped tiling per (dtype, head_dim), counters off and on."""
-    for variant in VARIANTS.values():
-        for dtype in variant.dtypes:
-            for head_dim in HEAD_DIMS:
-                problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
-                for arch in architectures(variant.kernel):
-                    limit = SMEM_PER_BLOCK[arch]
-                    tiling = default_tiling(head_dim, problem.itemsize, limit)
-                    yield variant.plan(problem, tiling), arch
-                tiling = default_tiling(head_dim, problem.itemsize)
-                yield variant.plan(problem, tiling, count_traffic=True), 90
+    """(plan, architecture): one shipped tiling per (dtype, head_dim); each option on the H200's.
+
+    Variants that only isolate a difference share their kernel's source: the oldest and one newer
+    architecture are enough for them.
+    """
+    for variant, head_dim in itertools.product(VARIANTS.values(), HEAD_DIMS):
+        archs = architectures(variant.kernel)
+        if variant.control_for is not None:
+            archs = [archs[0], 90]
+        for dtype, arch in itertools.product(variant.dtypes, archs):
+            problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
+            tiling = default_tiling(head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
+            yield variant.plan(problem, tiling), arch
+            if arch == 90:
+                yield from ((plan, arch) for plan in _with_options(variant, problem, tiling))
+
+
+def _with_options(
+    variant: Variant, problem: AttentionProblem, tiling: Tiling
+) -> Iterator[LaunchPlan]:
+    """Counters; the row trace; a block mask of the tiles' size and one that cuts them."""
+    yield variant.plan(problem, tiling, count_traffic=True)
+    if variant.traced:
+        yield variant.plan(problem, tiling, trace=True)
+    if variant.block_sparse:
+        paper = Tiling.from_sram(64 * KIB, problem.head_dim, problem.dtype)
+        for tiles, blocks in ((tiling, tiling), (paper, paper), (tiling, Tiling(24, 40))):
+            sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
+            mask = BlockMask.pattern("local", *sizes, 0.25)
+            yield variant.plan(replace(problem, block_mask=mask), tiles)
+    if variant.plan(problem, tiling).steps[0].grid == problem.heads:
+        yield variant.plan(replace(problem, nheads=512, nheads_kv=512), tiling)  # many blocks
 
 
 def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
     """What is wrong with one compilation, in words."""
     found = []
-    # Counting needs registers of its own and is never timed: only timed builds must not spill.
-    if report.spill_bytes and not plan.macros["COUNT_TRAFFIC"]:
+    # Counting and tracing need registers of their own and are never timed: only what is timed must
+    # not spill.
+    timed = not plan.macros["COUNT_TRAFFIC"] and not plan.macros.get("TRACE", 0)
+    if report.spill_bytes and timed:
         found.append(f"{report.spill_bytes} bytes of spills")
     missing = {step.entry for step in plan.steps} - set(report.registers)
     if missing:

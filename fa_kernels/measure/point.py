@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda import launch
+from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.measure import memory, timing
 from fa_kernels.measure.baselines import Baseline
 from fa_kernels.measure.check import Truth
-from fa_kernels.measure.records import OURS, ContenderKey, Row
+from fa_kernels.measure.records import OURS, ContenderKey, Row, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS, Traffic
@@ -24,6 +25,8 @@ MAX_LATENCY_MS = 3000.0
 #: Share of the free memory that a call may be estimated to take; the rest is pools' rounding.
 FILL = 0.98
 Progress = Callable[[float, str], None]
+#: Stands for the tiling of a variant that has no tiles, where a signature wants one.
+UNTILED = Tiling(1, 1)
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Contender:
     refuse: Callable[[AttentionProblem], None]
     count: Callable[..., Traffic] | None = None
     estimate_ms: float | None = None
+    limit_ms: float = MAX_LATENCY_MS
+    roundings: int = 1
 
     @property
     def key(self) -> ContenderKey:
@@ -53,10 +58,12 @@ class Contender:
 
 
 def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -> Contender:
-    """One of our variants with one tiling."""
+    """One of our variants with one tiling, which an untiled variant does not look at."""
     tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
 
     def prepare(q: Any, k: Any, v: Any, p: AttentionProblem) -> Callable[[], Any]:
+        if p.block_mask is not None:
+            variant.run(q, k, v, p, tiling)  # mask and lists are inputs: on the GPU before timing
         return lambda: variant.run(q, k, v, p, tiling)[:2]
 
     def count(q: Any, k: Any, v: Any, p: AttentionProblem) -> Traffic:
@@ -68,7 +75,11 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
         launch.refuse_on_this_gpu(variant.plan(p, tiling), p, tiling, launch.gpu_name())
 
     workspace = variant.workspace_bytes(problem)
-    return Contender(OURS, variant.name, tiling, workspace, prepare, refuse, count)
+    shown = tiling if variant.tiled else None
+    roundings = variant.roundings(problem, tiling)
+    return Contender(
+        OURS, variant.name, shown, workspace, prepare, refuse, count, roundings=roundings
+    )
 
 
 def peer_contender(baseline: Baseline, problem: AttentionProblem) -> Contender:
@@ -89,7 +100,9 @@ def random_inputs(problem: AttentionProblem, seed: int = 0) -> list[Any]:
     rng = cupy.random.default_rng(seed)
     rows = (problem.seqlen_q, problem.seqlen_k, problem.seqlen_k)
     shapes = [(problem.batch, problem.nheads, n, problem.head_dim) for n in rows]
-    return [rng.standard_normal(s, dtype=np.float32).astype(problem.dtype) for s in shapes]
+    return [
+        rng.standard_normal(s, dtype=np.float32).astype(io_dtype(problem.dtype)) for s in shapes
+    ]
 
 
 def measure_problem(
@@ -139,8 +152,8 @@ def _groups(problem: AttentionProblem, runnable: Sequence[Contender]) -> list[li
     CuPy and torch each keep a workspace in a pool of their own; two of 64 GiB would not leave
     room for each other, and the second would look as if it did not fit at all.
     """
-    ours = [c for c in runnable if c.tiling is not None]
-    peers = [c for c in runnable if c.tiling is None]
+    ours = [c for c in runnable if c.provider == OURS]
+    peers = [c for c in runnable if c.provider != OURS]
     kept = sum(max((c.workspace_bytes for c in some), default=0) for some in (ours, peers))
     if kept + _tensors_bytes(problem) <= FILL * memory.free_bytes():
         return [list(runnable)]
@@ -190,9 +203,9 @@ def _verdict(problem: AttentionProblem, contender: Contender) -> tuple[str, str]
     need = _tensors_bytes(problem) + contender.workspace_bytes
     if need > FILL * memory.free_bytes():
         return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
-    if contender.estimate_ms is not None and contender.estimate_ms > MAX_LATENCY_MS:
-        seconds = contender.estimate_ms / 1e3
-        return "skipped (estimated)", f"estimated {seconds:.2g} s per launch, limit 3 s"
+    if contender.estimate_ms is not None and contender.estimate_ms > contender.limit_ms:
+        estimate, limit = contender.estimate_ms / 1e3, contender.limit_ms / 1e3
+        return "skipped (estimated)", f"estimated {estimate:.2g} s per launch, limit {limit:g} s"
     return None
 
 
@@ -215,7 +228,7 @@ def _check_one(
         yield _row(problem, contender, "latency_ms", status=status, detail=detail)
         return
     out, lse = result if isinstance(result, tuple) else (result, None)
-    check = truth.check(out, lse)
+    check = truth.check(out, lse, contender.roundings)
     detail = f"{check.rows} of {problem.seqlen_q} rows checked"
     if not check.ok:
         detail = (
@@ -268,7 +281,7 @@ def _row(
         head_dim=problem.head_dim,
         causal=problem.causal or "none",
         dropout_p=0.0,
-        density=1.0,
+        density=1.0 if problem.block_mask is None else problem.block_mask.density,
         block_m=block_m,
         block_n=block_n,
         metric=metric,
@@ -280,4 +293,5 @@ def _row(
         status=status,
         detail=detail,
         max_abs_err=error,
+        block_mask=mask_text(problem.block_mask),
     )

@@ -12,13 +12,32 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.block_mask import PATTERNS, BlockMask
 from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem
 
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "skipped (estimated)", "does not fit", "refused", "failed")
 PASSES = ("fwd", "bwd", "both", "decode")
-UNITS = {"latency_ms": "ms", "peak_mem_bytes": "B", "extra_mem_bytes": "B"}
+#: Read by hardware counters, under names of their own: what is counted in the kernels is hbm_*.
+COUNTER_UNITS = {
+    "dram_bytes": "B",
+    "dram_read_bytes": "B",
+    "dram_write_bytes": "B",
+    "dram_writeback_bytes": "B",
+    "l2_bytes": "B",
+    "l2_read_bytes": "B",
+    "l2_write_bytes": "B",
+    "l2_hit_pct": "%",
+    "sm_pct": "%",
+    "fma_pct": "%",
+    "occupancy_pct": "%",
+    "ncu_latency_ms": "ms",
+}
+UNITS = {"latency_ms": "ms", "peak_mem_bytes": "B", "extra_mem_bytes": "B", **COUNTER_UNITS}
+#: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
+#: such key), or hardware counters of a list of shapes.
+RUN_KINDS = ("grid", "counters")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]
@@ -36,7 +55,8 @@ class Row:
     """One measured (or deliberately not measured) number; the columns of rows.csv, in order.
 
     `pass_` is the column "pass". `p20`, `median`, `p80` are None unless status is "ok".
-    `max_abs_err` is the largest error of this row's output against float64.
+    `max_abs_err` is the largest error of this row's output against float64. `block_mask` is
+    "local 64x64" (pattern and block size; `density` says how much of it is kept), "" for none.
     """
 
     provider: str
@@ -63,13 +83,21 @@ class Row:
     status: str
     detail: str
     max_abs_err: float | None
+    block_mask: str = ""
 
     @property
     def problem(self) -> AttentionProblem:
         """The attention call this row is about."""
         causal = None if self.causal == "none" else self.causal
         sizes = (self.batch, self.nheads, self.seqlen_q, self.seqlen_k, self.head_dim)
-        return AttentionProblem(*sizes, self.dtype, causal, nheads_kv=self.nheads_kv)
+        mask = None
+        if self.block_mask:
+            name, block_m, block_n = parse_mask(self.block_mask)
+            blocks = (self.seqlen_q, self.seqlen_k, block_m, block_n)
+            mask = BlockMask.pattern(name, *blocks, self.density)
+        return AttentionProblem(
+            *sizes, self.dtype, causal, nheads_kv=self.nheads_kv, block_mask=mask
+        )
 
     @property
     def series(self) -> str:
@@ -82,7 +110,31 @@ class Row:
         return self.provider, self.variant, self.block_m, self.block_n
 
 
+_MASK = re.compile(r"([a-z]+) (\d+)x(\d+)")
+
+
+def mask_text(mask: BlockMask | None) -> str:
+    """The column `block_mask` of a pattern of `BlockMask.pattern`; "" without a mask."""
+    return "" if mask is None else f"{mask.name} {mask.block_m}x{mask.block_n}"
+
+
+def parse_mask(text: str) -> tuple[str, int, int]:
+    """(pattern, block_m, block_n) of the column `block_mask`.
+
+    Raises:
+        ValueError: not what `mask_text` writes.
+    """
+    match = _MASK.fullmatch(text)
+    if match is None or match[1] not in PATTERNS:
+        raise ValueError(
+            f"block_mask = {text!r} is not a pattern and its block size, like 'local 64x64'"
+        )
+    return match[1], int(match[2]), int(match[3])
+
+
 COLUMNS = tuple(field.name.rstrip("_") for field in fields(Row))
+#: Columns of runs recorded before there were block masks: nothing was masked in them.
+DENSE_COLUMNS = COLUMNS[:-1]
 _KINDS = {field.name.rstrip("_"): str(field.type) for field in fields(Row)}
 
 
@@ -103,6 +155,11 @@ class Run:
         """The GPU's name as CUDA reports it."""
         return str(self.about["device"])
 
+    @property
+    def kind(self) -> str:
+        """One of `RUN_KINDS`."""
+        return str(self.about.get("kind", "grid"))
+
     def select(self, **wanted: Any) -> list[Row]:
         """Rows whose columns equal `wanted`, e.g. `select(metric="latency_ms", head_dim=64)`."""
         return [
@@ -115,11 +172,21 @@ class Run:
         return sorted(found)
 
 
-def list_runs(root: Path | None = None) -> list[str]:
-    """Run ids under data/measured, newest first."""
+def list_runs(root: Path | None = None, kind: str | None = None) -> list[str]:
+    """Run ids under data/measured, newest first; only those of one of `RUN_KINDS` if given."""
     folder = root or MEASURED_DIR
-    names = [p.name for p in folder.glob("*") if (p / "run.json").exists()]
+    paths = [p for p in folder.glob("*") if (p / "run.json").exists()]
+    names = [p.name for p in paths if kind in (None, _kind_of(p / "run.json"))]
     return sorted(names, reverse=True)
+
+
+def _kind_of(path: Path) -> str:
+    # A run that cannot be read counts as the grid: whoever opens that one says what is wrong.
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return str(about.get("kind", "grid"))
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return "grid"
 
 
 @functools.lru_cache(maxsize=8)
@@ -158,6 +225,10 @@ def _read_about(path: Path, run_id: str) -> dict[str, Any]:
         raise RecordError(f"{run_id}/run.json calls itself {about['run_id']!r}; {_REMEDY}.")
     if not isinstance(about["device"], str) or not about["device"]:
         raise RecordError(f"{run_id}/run.json names no device; {_REMEDY}.")
+    if about.get("kind", "grid") not in RUN_KINDS:
+        raise RecordError(
+            f"{run_id}/run.json has kind {about['kind']!r}, not one of {RUN_KINDS}; {_REMEDY}."
+        )
     return about
 
 
@@ -166,7 +237,7 @@ def _read_rows(path: Path) -> Iterable[Row]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            if tuple(reader.fieldnames or ()) not in (COLUMNS, DENSE_COLUMNS):
                 raise RecordError(
                     f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
                 )
@@ -179,7 +250,7 @@ def _parse_row(raw: Mapping[str, Any], where: str) -> Row:
     values: dict[str, Any] = {}
     if len(raw) > len(COLUMNS):  # csv keeps what is left over under the key None
         raise RecordError(f"{where}: more cells than columns; {_REMEDY}.")
-    for column in COLUMNS:
+    for column in COLUMNS if "block_mask" in raw else DENSE_COLUMNS:
         name = "pass_" if column == "pass" else column
         try:
             values[name] = _parse(raw[column], _KINDS[column])
@@ -227,6 +298,13 @@ def row_fault(row: Row) -> str | None:
     blocks = (1 if row.block_m is None else row.block_m, 1 if row.block_n is None else row.block_n)
     if min(*sizes, *blocks) < 1 or row.n < 0:
         return "a size, tile or sample count that is not positive"
+    if row.block_mask:
+        try:
+            parse_mask(row.block_mask)
+        except ValueError as error:
+            return str(error)
+    if not 0.0 < row.density <= 1.0 or (row.density < 1.0 and not row.block_mask):
+        return f"density = {row.density} without a block mask, or out of range"
     if row.head_dim > MAX_HEAD_DIM or max(row.seqlen_q, row.seqlen_k) > MAX_SEQLEN:
         return f"head_dim or seqlen beyond {MAX_HEAD_DIM} or {MAX_SEQLEN}"
     if row.status == "ok":
@@ -236,8 +314,12 @@ def row_fault(row: Row) -> str | None:
             return "p20, median and p80 are not in order"
         if row.metric == "latency_ms" and row.p20 <= 0:
             return "a latency that is not positive"
+        if row.unit == "%" and row.p80 > 100:
+            return f"{row.p80} is more than 100 %"
         if row.metric == "latency_ms" and row.max_abs_err is None:
             return "a timing without max_abs_err: it was not checked against float64"
+        if row.metric in COUNTER_UNITS and row.max_abs_err is None:
+            return "a counter without max_abs_err: its call was not checked against float64"
     elif (row.p20, row.median, row.p80) != (None, None, None):
         return f"status is {row.status!r} but there is a median, p20 or p80"
     return None
@@ -255,13 +337,28 @@ def append_rows(folder: Path, rows: Iterable[Row]) -> None:
         if fault:
             raise RecordError(f"refusing to record {row}: {fault}.")
     path = folder / "rows.csv"
+    columns = _columns_of(path)
+    if columns is DENSE_COLUMNS and any(row.block_mask for row in rows):
+        raise RecordError(
+            f"{folder.name} was begun before runs held block masks: start another with --label."
+        )
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         if new:
             writer.writerow(COLUMNS)
         for row in rows:
-            writer.writerow([_text(getattr(row, field.name)) for field in fields(Row)])
+            cells = [_text(getattr(row, field.name)) for field in fields(Row)]
+            writer.writerow(cells[: len(columns)])
+
+
+def _columns_of(path: Path) -> tuple[str, ...]:
+    """The columns of a rows.csv; those of a new one if it is not there."""
+    if not path.exists():
+        return COLUMNS
+    with path.open(newline="", encoding="utf-8") as file:
+        header = tuple(next(csv.reader(file), ()))
+    return DENSE_COLUMNS if header == DENSE_COLUMNS else COLUMNS
 
 
 def _text(value: Any) -> str:

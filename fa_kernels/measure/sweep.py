@@ -7,21 +7,32 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure import records
 from fa_kernels.measure.about import describe_run
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.point import Contender, measure_problem, our_contender, peer_contender
+from fa_kernels.measure.point import (
+    MAX_LATENCY_MS,
+    UNTILED,
+    Contender,
+    measure_problem,
+    our_contender,
+    peer_contender,
+)
 from fa_kernels.measure.timing import METHOD, Flush
-from fa_kernels.problem import AttentionProblem
+from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
+
+#: Where block masks are measured: one dtype, one head dimension, sequences of several tiles.
+MASK_DTYPE, MASK_HEAD_DIM, MASK_MIN_SEQLEN = "float16", 64, 1024
 
 
 def installed_peers() -> tuple[str, ...]:
@@ -39,9 +50,23 @@ class Grid:
 
     seqlens: tuple[int, ...] = tuple(2**e for e in range(7, 17))
     head_dims: tuple[int, ...] = (32, 64, 128)
-    dtypes: tuple[str, ...] = ("float16", "float32")
+    dtypes: tuple[str, ...] = tuple(ITEMSIZE)
     sram_kib: tuple[int, ...] = (16, 32, 64, 128, 192)
+    #: Budgets at which the variants that only isolate a difference are measured.
+    control_sram_kib: tuple[int, ...] = (16, 64, 192)
+    #: (pattern, density) of block masks, at `mask_sram_kib`, for one dtype and head dimension.
+    masks: tuple[tuple[str, float], ...] = (
+        ("local", 1 / 2),
+        ("local", 1 / 4),
+        ("local", 1 / 8),
+        ("local", 1 / 16),
+        ("butterfly", 1 / 4),
+        ("butterfly", 1 / 8),
+    )
+    mask_sram_kib: int = 64
     peers: tuple[str, ...] = field(default_factory=installed_peers)
+    #: A call estimated to take longer is recorded as skipped.
+    max_latency_ms: float = MAX_LATENCY_MS
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.peers if name not in BASELINES]
@@ -57,25 +82,56 @@ class Grid:
             for head_dim in self.head_dims:
                 for seqlen in self.seqlens:
                     yield AttentionProblem.of_tokens(seqlen, head_dim, dtype)
+        if MASK_DTYPE in self.dtypes and MASK_HEAD_DIM in self.head_dims:
+            for seqlen in (n for n in self.seqlens if n >= MASK_MIN_SEQLEN):
+                dense = AttentionProblem.of_tokens(seqlen, MASK_HEAD_DIM, MASK_DTYPE)
+                yield from self._masked(dense)
+
+    def _masked(self, dense: AttentionProblem) -> Iterator[AttentionProblem]:
+        """`dense` under every pattern of the grid; blocks are the tiles, as in the paper."""
+        n = dense.seqlen_q
+        tiling = Tiling.from_sram(self.mask_sram_kib * KIB, dense.head_dim, dense.dtype)
+        tiling = tiling.clipped(n, n)
+        for name, density in self.masks:
+            mask = BlockMask.pattern(name, n, n, tiling.block_m, tiling.block_n, density)
+            if mask.density < 1.0:
+                yield replace(dense, block_mask=mask)
 
 
 def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
-    """Our variants with the tiles of every M (equal tiles once), then the peers."""
-    seen: dict[tuple[str, Tiling], Contender] = {}
+    """Our variants with the tiles of every M (equal tiles once), then the peers.
+
+    Under a block mask only the algorithms that take one, with its blocks as tiles.
+    """
+    mask = problem.block_mask
+    if mask is not None:
+        tiling = Tiling(mask.block_m, mask.block_n)
+        able = [v for v in ALGORITHMS.values() if v.block_sparse]
+        return _limited([our_contender(v, tiling, problem) for v in able], grid)
+    seen: dict[tuple[str, Tiling | None], Contender] = {}
     for variant in VARIANTS.values():
-        for kib in grid.sram_kib:
+        if problem.dtype not in variant.dtypes:
+            continue
+        control = variant.control_for is not None
+        for kib in grid.control_sram_kib if control else grid.sram_kib:
             tiling = Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
             contender = our_contender(variant, tiling, problem)
-            assert contender.tiling is not None
             seen.setdefault((variant.name, contender.tiling), contender)
-    return [*seen.values(), *(peer_contender(BASELINES[name], problem) for name in grid.peers)]
+    peers = [peer_contender(BASELINES[name], problem) for name in grid.peers]
+    return _limited([*seen.values(), *peers], grid)
+
+
+def _limited(contending: list[Contender], grid: Grid) -> list[Contender]:
+    for contender in contending:
+        contender.limit_ms = grid.max_latency_ms
+    return contending
 
 
 class Estimates:
     """Latency of a point from the last measured one of the same contender, scaled by FLOPs."""
 
     def __init__(self, rows: Sequence[records.Row] = ()) -> None:
-        self._known: dict[tuple[str, int, records.ContenderKey], tuple[float, int]] = {}
+        self._known: dict[tuple[object, ...], tuple[float, int]] = {}
         for row in rows:
             self.learn(row)
 
@@ -83,12 +139,13 @@ class Estimates:
         """Take in a latency row; the newest of a contender counts."""
         if row.metric != "latency_ms" or row.median is None:
             return
-        key = (row.dtype, row.head_dim, row.contender)
+        key = (row.dtype, row.head_dim, row.contender, row.block_mask, row.density < 1.0)
         self._known[key] = (row.median, matmul_flops(row.problem))
 
     def of(self, problem: AttentionProblem, contender: Contender) -> float | None:
         """Estimated milliseconds, or None if this contender was never measured."""
-        key = (problem.dtype, problem.head_dim, contender.key)
+        mask = problem.block_mask
+        key = (problem.dtype, problem.head_dim, contender.key, records.mask_text(mask), bool(mask))
         if key not in self._known:
             return None
         latency, flops = self._known[key]
@@ -100,13 +157,14 @@ def precompile(work: Sequence[tuple[AttentionProblem, Sequence[Contender]]]) -> 
     plans = []
     for problem, contending in work:
         for contender in contending:
-            if contender.tiling is None:
+            if contender.provider != records.OURS:
                 continue
             variant = VARIANTS[contender.variant]
+            tiling = contender.tiling or UNTILED
             for count in (False, True):
                 # A plan that refuses is recorded as such by `measure_problem`.
                 with contextlib.suppress(ValueError, NotImplementedError):
-                    plans.append(variant.plan(problem, contender.tiling, count_traffic=count))
+                    plans.append(variant.plan(problem, tiling, count_traffic=count))
     return load_in_parallel(plans)
 
 
@@ -152,11 +210,16 @@ def _todo(
 ) -> list[tuple[AttentionProblem, list[Contender]]]:
     """Problems with the contenders that have no latency row yet, measured or explained."""
     done = {
-        (r.dtype, r.head_dim, r.seqlen_q, r.contender) for r in rows if r.metric == "latency_ms"
+        (r.dtype, r.head_dim, r.seqlen_q, r.block_mask, round(r.density, 4), r.contender)
+        for r in rows
+        if r.metric == "latency_ms"
     }
     work = []
     for problem in grid.problems():
-        where = (problem.dtype, problem.head_dim, problem.seqlen_q)
+        mask = problem.block_mask
+        density = 1.0 if mask is None else round(mask.density, 4)
+        sizes = (problem.dtype, problem.head_dim, problem.seqlen_q)
+        where = (*sizes, records.mask_text(mask), density)
         left = [c for c in contenders(problem, grid) if (*where, c.key) not in done]
         if left:
             work.append((problem, left))

@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import kernel_hash
 from fa_kernels.cuda.launch import gpu_name, load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import plan_fingerprint
 from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
 from fa_kernels.measure.about import current_arch, describe_run
 from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs
-from fa_kernels.measure.check import Check, Truth, sample_rows
+from fa_kernels.measure.check import EPS, Check, Truth, sample_rows
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.trace import trace_row
 from fa_kernels.variants import VARIANTS, Variant
 
 
@@ -73,7 +75,7 @@ def verify_case(
         _poison(p, variant)
         out, lse, _ = variant.run(*inputs, p, case.tiling)
         again, _, counted = variant.run(*inputs, p, case.tiling, count_traffic=True)
-    check = truth.check(out, lse)
+    check = truth.check(out, lse, variant.roundings(p, case.tiling))
     faults = []
     if not check.ok:
         faults.append(
@@ -99,12 +101,17 @@ def _rows(problem: AttentionProblem) -> np.ndarray:
 def _poison(problem: AttentionProblem, variant: Variant) -> None:
     """Fill the blocks that the pool hands out next with NaN, so that an unwritten element shows.
 
-    As many blocks and of the same sizes as a run allocates: out, lse, and S and P if it has them.
+    As many blocks and of the same sizes as a run allocates: out, lse, and S and P, or l and the
+    fp32 O, if it has them.
     """
     import cupy
 
-    half = variant.workspace_bytes(problem) // 2
-    sizes = (problem.q_bytes, problem.lse_bytes, half, half)
+    rest = variant.workspace_bytes(problem)
+    if variant.kernel == "03_flash_kv_outer":
+        split = (problem.lse_bytes, rest - problem.lse_bytes)
+    else:
+        split = (rest // 2, rest // 2)
+    sizes = (problem.q_bytes, problem.lse_bytes, *split)
     blocks = [cupy.empty(n, np.uint8) for n in sizes if n]
     for block in blocks:
         block.fill(0xFF)
@@ -134,6 +141,58 @@ def nan_leaves_its_row(variant: Variant, dtype: str, value: float) -> list[str]:
     return faults
 
 
+def trace_agrees(variant: Variant, dtype: str, masked: bool) -> list[str]:
+    """Faults of the row recorded by -DTRACE, held against the NumPy reference's."""
+    import cupy
+
+    mask = BlockMask.pattern("butterfly", 203, 203, 32, 24, 0.5) if masked else None
+    problem = AttentionProblem(2, 3, 203, 203, 64, dtype, "bottom_right", block_mask=mask)
+    inputs = make_inputs(Case(problem, Tiling(32, 32)), 5, np)
+    out, _, _ = variant.run(*map(cupy.asarray, inputs), problem, Tiling(32, 32))
+    traced = partial(
+        trace_row,
+        *inputs,
+        row=150,
+        batch=1,
+        head=2,
+        variant=variant.name,
+        causal=True,
+        block_mask=mask,
+        tiling=Tiling(32, 32),
+    )
+    ours, wanted = traced(backend="cuda"), traced(backend="numpy")
+    faults = []
+    if ours.normalised != wanted.normalised or ours.key_stop.tolist() != wanted.key_stop.tolist():
+        faults.append("the trace visits other keys, or is normalised otherwise")
+        return faults
+    # The same formula in another order of summation: fp32 rounding of a few hundred terms, and in
+    # the 16-bit O a unit of its dtype per visit.
+    limit = 1e-4 if variant.control_for != "flash_kv_outer" else 8 * EPS[dtype]
+    for name in ("m", "l", "alpha", "acc"):
+        mine, theirs = getattr(ours, name), getattr(wanted, name)
+        error = float(np.abs(mine - theirs).max() / max(1.0, float(np.abs(theirs).max())))
+        if not error <= limit:
+            faults.append(f"trace of {name} differs by {error:.3g} (limit {limit:.3g}, {dtype})")
+    last = ours.output[-1].astype(out.dtype)
+    # The kernel multiplies by 1 / l where this divides: one unit of the io dtype at most.
+    gap = float(np.abs(last.astype(np.float32) - out[1, 2, 150].get().astype(np.float32)).max())
+    if not gap <= 2 * EPS[dtype] * max(1.0, float(np.abs(last.astype(np.float32)).max())):
+        faults.append(f"the last accumulator is not the output: {gap:.3g} apart ({dtype})")
+    return faults
+
+
+def takes(variant: Variant, case: Case) -> bool:
+    """True if `variant` is written for this case: its dtype, its block mask.
+
+    Variants that only isolate a difference share their kernel with another one: for them a part
+    of the cases is enough.
+    """
+    p = case.problem
+    if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
+        return False
+    return variant.control_for is None or p.head_dim == 64
+
+
 def _refused(variant: Variant, case: Case) -> bool:
     """True if this case cannot run on this GPU (shared memory), which is a refusal, not a fault."""
     plan = variant.plan(case.problem, case.tiling)
@@ -144,6 +203,8 @@ def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
     """Compile in parallel what the cases need; how many kernels that was."""
     plans = []
     for variant, case in itertools.product(selected, wanted):
+        if not takes(variant, case):
+            continue
         aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
         for count in (False, True):
             plan = variant.plan(case.problem, case.tiling, aligned=aligned, count_traffic=count)
@@ -154,7 +215,9 @@ def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
 def verify(
     names: Sequence[str] | None = None, say: Callable[[str], None] = print
 ) -> dict[str, Tally]:
-    """Run every case on every (or the named) variants on the current GPU.
+    """Run every case on every variant, or on all variants of the named ones' kernels.
+
+    Returns tallies by kernel: a kernel is verified with all its options or not at all.
 
     Raises:
         ValueError: a name that is no variant's; the message lists those there are.
@@ -164,27 +227,38 @@ def verify(
         raise ValueError(f"variants {unknown} are not known: name any of {', '.join(VARIANTS)}.")
     import cupy
 
-    selected = [VARIANTS[name] for name in names or VARIANTS]
+    kernels = {VARIANTS[name].kernel for name in names or VARIANTS}
+    selected = [variant for variant in VARIANTS.values() if variant.kernel in kernels]
     wanted = list(cases())
     start = time.monotonic()
     say(f"compiled {precompile(selected, wanted)} kernels in {time.monotonic() - start:.0f} s")
     tallies = {variant.kernel: Tally() for variant in selected}
     for seed, case in enumerate(wanted):
+        if not any(takes(variant, case) for variant in selected):
+            continue
         inputs = make_inputs(case, seed, cupy)
         truth = Truth(inputs, case.problem, rows=_rows(case.problem))
         for variant in selected:
+            if not takes(variant, case):
+                continue
             tally = tallies[variant.kernel]
             if _refused(variant, case):
                 tally.skipped += 1
                 continue
             check = partial(verify_case, variant, case, inputs, truth, tally)
-            tally.count(check, f"{variant.kernel} {case}", say)
+            tally.count(check, f"{variant.name} {case}", say)
     for variant, dtype, value in itertools.product(selected, DTYPES, (np.nan, np.inf)):
+        if dtype not in variant.dtypes:
+            continue
         tally = tallies[variant.kernel]
         if _refused(variant, _nan_case(dtype)):
             tally.skipped += 1
             continue
-        tally.count(partial(nan_leaves_its_row, variant, dtype, value), variant.kernel, say)
+        tally.count(partial(nan_leaves_its_row, variant, dtype, value), variant.name, say)
+    for variant, dtype, masked in itertools.product(selected, DTYPES, (False, True)):
+        if variant.traced and dtype in variant.dtypes:
+            check = partial(trace_agrees, variant, dtype, masked)
+            tallies[variant.kernel].count(check, f"{variant.name} trace", say)
     return tallies
 
 

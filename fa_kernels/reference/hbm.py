@@ -15,6 +15,10 @@ class Hbm:
         """
         return tile.astype(compute_dtype(tile.dtype))
 
+    def fetch(self, tensor: str, array: np.ndarray) -> np.ndarray:
+        """Read indices or flags as they are, without conversion."""
+        return array
+
     def store(
         self,
         tensor: str,
@@ -26,7 +30,8 @@ class Hbm:
         if valid is None:
             tile[...] = value
         else:
-            np.copyto(tile, value, casting="same_kind", where=valid)
+            # "unsafe", because to NumPy bfloat16 is a type of its own, not a kind of float.
+            np.copyto(tile, value, casting="unsafe", where=valid)
 
 
 def compute_dtype(io_dtype: np.dtype) -> np.dtype:

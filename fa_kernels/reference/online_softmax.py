@@ -31,8 +31,11 @@ class OnlineSoftmax:
         minus_inf = np.full(shape, -np.inf, dtype)
         return cls(minus_inf, np.zeros(shape, dtype), np.zeros((*shape, head_dim), dtype))
 
-    def update(self, s: np.ndarray, v: np.ndarray) -> None:
-        """Take in one block: s (..., rows, keys), -inf where masked; v (..., keys, head_dim)."""
+    def update(self, s: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Take in one block: s (..., rows, keys), -inf where masked; v (..., keys, head_dim).
+
+        Returns alpha (..., rows), the factor that what was there before has been scaled by.
+        """
         m_new = np.maximum(self.m_i, s.max(axis=-1, initial=-np.inf))
         # While a row has seen only masked keys its maximum is -inf, and -inf - -inf is NaN.
         m_safe = np.where(m_new == -np.inf, 0.0, m_new).astype(s.dtype)
@@ -41,6 +44,7 @@ class OnlineSoftmax:
         self.l_i = self.l_i * alpha + p.sum(axis=-1)
         self.acc = self.acc * alpha[..., None] + p @ v
         self.m_i = m_new
+        return alpha
 
     def merge(self, other: OnlineSoftmax) -> OnlineSoftmax:
         """The state after both sets of keys; commutative and associative up to rounding."""

@@ -39,7 +39,7 @@ def attention_float64(
     """
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     s = problem.scale * (q @ np.swapaxes(k, -1, -2))
-    if problem.causal is not None:
+    if problem.causal is not None or problem.block_mask is not None:
         everything = keep_mask(problem, slice(0, problem.seqlen_q), slice(0, problem.seqlen_k))
         s = np.where(everything, s, -np.inf)
     state = OnlineSoftmax.empty(q.shape[:2], problem.seqlen_q, problem.head_dim, s.dtype)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from fa_kernels.masks import split_by_mask
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.hbm import Hbm
 from fa_kernels.tiling import Tiling
@@ -26,6 +28,11 @@ class CountingHbm(Hbm):
         """As `Hbm.load`; counts the elements where `valid`."""
         self.read_bytes[tensor] += _nbytes(tile, valid)
         return super().load(tensor, tile, valid)
+
+    def fetch(self, tensor: str, array: np.ndarray) -> np.ndarray:
+        """As `Hbm.fetch`; counts every element."""
+        self.read_bytes[tensor] += array.nbytes
+        return super().fetch(tensor, array)
 
     def store(
         self,
@@ -52,11 +59,16 @@ def _nbytes(tile: np.ndarray, valid: np.ndarray | None) -> int:
 def count_traffic(algorithm: Algorithm, problem: AttentionProblem, tiling: Tiling) -> Traffic:
     """Run `algorithm` from `reference` on one (batch, head) and count; then scale to all heads.
 
-    Every head moves the same bytes, so one is enough; the inputs' values do not matter.
+    Heads that share a mask move the same bytes, so one of them is enough; the values do not matter.
     """
-    dtype = np.dtype(problem.dtype)
+    # Bytes are what counts, and NumPy has no bfloat16 of its own.
+    dtype = np.dtype("float16" if problem.itemsize == 2 else problem.dtype)
     q = np.ones((1, 1, problem.seqlen_q, problem.head_dim), dtype)
     kv = np.ones((1, 1, problem.seqlen_k, problem.head_dim), dtype)
-    hbm = CountingHbm()
-    algorithm(q, kv, kv, problem, tiling, hbm)
-    return hbm.traffic().times(problem.heads)
+    total = Traffic()
+    for _, _, group in split_by_mask(problem):
+        hbm = CountingHbm()
+        one = replace(group, batch=1, nheads=1, nheads_kv=1)
+        algorithm(q, kv, kv, one, tiling, hbm)
+        total = total.plus(hbm.traffic().times(group.heads))
+    return total

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.figures.point import Point
-from fa_kernels.measure.records import Row
+from fa_kernels.measure.records import Row, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
 from fa_kernels.session import Session
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.counter import CountingHbm
 from fa_kernels.traffic.model import TENSORS
-from fa_kernels.variants import VARIANTS, Variant
+from fa_kernels.variants import ALGORITHMS, Variant
 
 #: The longest sequence the NumPy backend executes; longer ones are cut to it, and it says so.
 NUMPY_SEQLEN = 1024
@@ -43,10 +44,21 @@ class CudaBackend:
     """The kernels on the GPU that is here."""
 
     def measure(self, point: Point, on_progress: Progress, cancelled: Cancelled) -> Iterator[Row]:
-        """Latency, memory and counted bytes of every variant."""
+        """Latency, memory and counted bytes of every algorithm.
+
+        With a block pattern: first the algorithms that take a mask, with it, then the dense ones.
+        """
         from fa_kernels.measure.live import measure_point
 
-        yield from measure_point(point.problem, point.tiling, on_progress, cancelled)
+        problems = dict.fromkeys(point.problem_of(v) for v in reversed(ALGORITHMS.values()))
+        for i, problem in enumerate(problems):
+
+            def within(fraction: float, text: str, i: int = i) -> None:
+                on_progress((i + fraction) / len(problems), text)
+
+            shown = {name for name, v in ALGORITHMS.items() if point.problem_of(v) == problem}
+            rows = measure_point(problem, point.tiling, within, cancelled)
+            yield from (row for row in rows if row.variant in shown)
 
 
 class _Stopped(Exception):
@@ -73,30 +85,35 @@ class _WatchedHbm(CountingHbm):
 
 @dataclass(frozen=True)
 class NumpyBackend:
-    """Both algorithms tile by tile on one (batch, head) slice of at most `cap` tokens."""
+    """Every algorithm, tile by tile, on one (batch, head) slice of at most `cap` tokens."""
 
     cap: int = NUMPY_SEQLEN
 
-    def slice_of(self, point: Point) -> tuple[AttentionProblem, Tiling]:
-        """The problem that is executed, and its tiles."""
-        n, problem = min(point.seqlen, self.cap), point.problem
-        one = AttentionProblem(1, 1, n, n, problem.head_dim, problem.dtype)
-        tiling = Tiling.from_sram(point.sram_bytes, problem.head_dim, problem.dtype)
-        return one, tiling.clipped(n, n)
+    def slice_of(self, point: Point) -> Point:
+        """The point that is executed: one (batch, head) of at most `cap` tokens."""
+        cut = point.at(min(point.seqlen, self.cap))
+        return replace(cut, problem=replace(cut.problem, batch=1, nheads=1, nheads_kv=1))
 
     def measure(self, point: Point, on_progress: Progress, cancelled: Cancelled) -> Iterator[Row]:
-        """Counted bytes per tensor and in all, with the largest error against float64."""
-        problem, tiling = self.slice_of(point)
+        """Counted bytes per tensor and in all, with the largest error against float64.
+
+        Raises:
+            ModuleNotFoundError: bf16 without ml_dtypes; the message holds the remedy.
+        """
+        one = self.slice_of(point)
         rng = np.random.default_rng(0)
-        shape = (1, 1, problem.seqlen_q, problem.head_dim)
-        q, k, v = (rng.standard_normal(shape).astype(problem.dtype) for _ in range(3))
-        truth, _ = attention_float64(q, k, v, problem)
-        for i, variant in enumerate(VARIANTS.values()):
-            expected = max(1, variant.launched(problem, tiling).total_bytes)
+        shape, dtype = (1, 1, one.seqlen, one.problem.head_dim), io_dtype(one.problem.dtype)
+        q, k, v = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
+        truths: dict[AttentionProblem, np.ndarray] = {}
+        for i, variant in enumerate(ALGORITHMS.values()):
+            problem, tiling = one.problem_of(variant), one.tiling
+            if problem not in truths:
+                truths[problem] = attention_float64(q, k, v, problem)[0]
+            expected = max(1, one.traffic(variant).total_bytes)
 
             def report(nbytes: int, i: int = i, of: int = expected, v: Variant = variant) -> None:
                 share = min(1.0, nbytes / of)
-                on_progress((i + share) / len(VARIANTS), f"{v.label}, tile by tile")
+                on_progress((i + share) / len(ALGORITHMS), f"{v.label}, tile by tile")
 
             report(0)
             hbm = _WatchedHbm(report, cancelled)
@@ -104,7 +121,7 @@ class NumpyBackend:
                 out, _ = variant.reference(q, k, v, problem, tiling, hbm)
             except _Stopped:
                 return
-            error = float(np.abs(out.astype(np.float64) - truth).max())
+            error = float(np.abs(out.astype(np.float64) - truths[problem]).max())
             yield from _counted_rows(variant, problem, tiling, hbm, error)
         on_progress(1.0, "")
 
@@ -117,12 +134,14 @@ def _counted_rows(
     values |= {
         f"hbm_{tensor}_bytes": traffic.of(tensor) for tensor in TENSORS if traffic.of(tensor)
     }
+    density = problem.block_mask.density if problem.block_mask else 1.0
+    block_m, block_n = (tiling.block_m, tiling.block_n) if variant.tiled else (None, None)
     for metric, value in values.items():
         yield Row(
             provider=NUMPY_PROVIDER, variant=variant.name, pass_="fwd", dtype=problem.dtype,
             batch=1, nheads=1, nheads_kv=1, seqlen_q=problem.seqlen_q, seqlen_k=problem.seqlen_k,
-            head_dim=problem.head_dim, causal="none", dropout_p=0.0, density=1.0,
-            block_m=tiling.block_m, block_n=tiling.block_n, metric=metric, unit="B",
+            head_dim=problem.head_dim, causal="none", dropout_p=0.0, density=density,
+            block_m=block_m, block_n=block_n, metric=metric, unit="B",
             p20=value, median=value, p80=value, n=1, status="ok", detail="counted in NumPy",
-            max_abs_err=error,
+            max_abs_err=error, block_mask=mask_text(problem.block_mask),
         )  # fmt: skip

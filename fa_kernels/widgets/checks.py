@@ -10,8 +10,8 @@ from fa_kernels.figures.recorded import RecordedRuns
 from fa_kernels.session import Session, in_use
 from fa_kernels.traffic.counter import count_traffic
 from fa_kernels.units import traffic
-from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.explorer import opening_settings, point_of
+from fa_kernels.variants import ALGORITHMS
+from fa_kernels.widgets.explorer_point import opening_settings, point_of
 from fa_kernels.widgets.text import html_table, labels
 
 #: Longer sequences keep NumPy busy for minutes.
@@ -78,7 +78,7 @@ class TrafficCheck:
         """The point that was checked, in words."""
         tiling = self.point.tiling
         return str(labels("check")["caption"]).format(
-            problem=self.point.problem.describe(),
+            problem=self.point.describe(),
             sram=self.point.sram_kib,
             tiles=f"{tiling.block_m} × {tiling.block_n}",
         )
@@ -101,12 +101,15 @@ def check_traffic(
     *,
     dtype: str = "fp16",
     device: str | None = None,
+    pattern: str = "dense",
+    density: float = 1 / 4,
     session: Session | None = None,
 ) -> TrafficCheck:
-    """Count the bytes of both algorithms in NumPy and hold them against the models.
+    """Count the bytes of every algorithm in NumPy and hold them against the models.
 
     Args:
         N, d, M_kib, dtype: as `fa.explorer`; N at most 2048, because NumPy executes every tile.
+        pattern, density: as `fa.explorer`; the variants without block mask stay dense.
         device: slug of the GPU whose recorded run supplies the in-kernel counts.
         session: what `fa.session` returned; default: the current one.
 
@@ -115,21 +118,22 @@ def check_traffic(
         TypeError: `session` is not one.
     """
     used = in_use(session)
-    settings = opening_settings(used, N, d, M_kib, dtype, device)
+    settings = opening_settings(used, N, d, M_kib, dtype, device, "log", pattern, density)
     if settings.N > MAX_SEQLEN:
         text = labels("check")["too_long"]
         raise ValueError(text.format(seqlen=settings.N, limit=MAX_SEQLEN))
     point = point_of(settings)
     run = RecordedRuns(used.run, used.root).on(point.device)
     lines = {}
-    for name, variant in VARIANTS.items():
+    for name, variant in ALGORITHMS.items():
         row = run.row(name, point, "hbm_bytes") if run else None
         recorded = None if row is None or row.median is None else round(row.median)
+        problem = point.problem_of(variant)
         lines[name] = TrafficLine(
-            variant.label,
-            variant.paper(point.problem, point.tiling).total_bytes,
-            variant.launched(point.problem, point.tiling).total_bytes,
-            count_traffic(variant.reference, point.problem, point.tiling).total_bytes,
+            point.label(variant),
+            variant.paper(problem, point.tiling).total_bytes,
+            variant.launched(problem, point.tiling).total_bytes,
+            count_traffic(variant.reference, problem, point.tiling).total_bytes,
             recorded,
         )
     return TrafficCheck(point, lines, run.run_id if run else None)

@@ -1,9 +1,9 @@
-"""The explorer's controls: knobs N, d, M; dtype, device, scale; presets and Reset."""
+"""The explorer's controls: knobs N, d, M; dtype, device, scale, block pattern; presets, Reset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ipywidgets
@@ -16,13 +16,16 @@ from fa_kernels.figures.point import (
     checked_sram_kib,
     device_words,
 )
+from fa_kernels.figures.sparse import CHOICES, DENSE, checked_density, checked_pattern
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.text import labels
 
 HEAD_DIMS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)
 SRAM_KIB = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+#: What the density control offers; an argument may lie between.
+DENSITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64)
 #: Name -> (N, d). Batch and heads follow the recorded grid, whatever the model's own are.
 PRESETS = {
     "BERT 512": (512, 64),
@@ -43,22 +46,37 @@ class Settings:
     dtype: str
     device: str
     scale: str = "log"
+    pattern: str = DENSE
+    density: float = 1 / 4
 
     def call(self) -> str:
         """The call that opens the explorer in this state."""
+        sparse = f', pattern="{self.pattern}", density={self.density:.6g}'
         return (
             f'fa.explorer(N={self.N}, d={self.d}, M_kib={self.M_kib}, dtype="{self.dtype}", '
-            f'device="{self.device}", scale="{self.scale}")'
+            f'device="{self.device}", scale="{self.scale}"{sparse if self.is_sparse else ""})'
         )
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if a pattern is chosen; the density means nothing without one."""
+        return self.pattern != DENSE
 
 
 def dtype_options() -> list[str]:
-    """Short names of the dtypes that every variant takes."""
-    return [
+    """Short names of the dtypes that every algorithm takes, fp16 first."""
+    known = [
         short
-        for short, name in reversed(DTYPE_FROM_SHORT.items())
-        if all(name in variant.dtypes for variant in VARIANTS.values())
+        for short, name in DTYPE_FROM_SHORT.items()
+        if all(name in variant.dtypes for variant in ALGORITHMS.values())
     ]
+    return sorted(known, key=("fp16", "bf16", "fp32").index)
+
+
+def density_options(own: float) -> list[tuple[str, float]]:
+    """(text, density) of the density control; `own` is among them, wherever it lies."""
+    values = sorted({*DENSITIES, own}, reverse=True)
+    return [(f"1/{round(1 / v)}" if v in DENSITIES else f"{v:.6g}", v) for v in values]
 
 
 def device_options() -> list[tuple[str, str]]:
@@ -79,6 +97,12 @@ class Controls(ipywidgets.VBox):
         self.device = _dropdown(text["device"], device_options(), settings.device, "195px")
         scales = [(text["scale_log"], "log"), (text["scale_linear"], "linear")]
         self.scale = _dropdown(text["scale"], scales, settings.scale, "112px")
+        self.pattern = _dropdown(text["pattern"], list(CHOICES), settings.pattern, "160px")
+        densities = density_options(settings.density)
+        self.density = _dropdown(text["density"], densities, settings.density, "130px")
+        self.density.disabled = not settings.is_sparse
+        self.density.add_class("falab-density")
+        self.pattern.add_class("falab-pattern")
         self.presets = [_button(name) for name in PRESETS]
         self.reset = _button(text["reset"])
         for button in self.presets:
@@ -86,15 +110,16 @@ class Controls(ipywidgets.VBox):
         self.reset.on_click(lambda clicked: self.apply(self._start))
         for knob in self.knobs:
             knob.observe(lambda change: self._changed(change.owner.stamp), "value")
-        for choice in (self.dtype, self.device, self.scale):
+        for choice in (self.dtype, self.device, self.scale, self.pattern, self.density):
             choice.observe(lambda change: self._changed(0.0), "value")
         wrap = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
         super().__init__(
             [
                 ipywidgets.HBox(list(self.knobs), layout=wrap),
                 ipywidgets.HBox(
-                    [self.dtype, self.device, self.scale, *self.presets, self.reset], layout=wrap
+                    [self.dtype, self.device, self.scale, self.pattern, self.density], layout=wrap
                 ),
+                ipywidgets.HBox([*self.presets, self.reset], layout=wrap),
             ]
         )
 
@@ -109,10 +134,11 @@ class Controls(ipywidgets.VBox):
         return Settings(
             self.seqlen.value, self.head_dim.value, self.sram.value,
             self.dtype.value, self.device.value, self.scale.value,
+            self.pattern.value, self.density.value,
         )  # fmt: skip
 
     def apply(self, settings: Settings) -> None:
-        """Set all controls at once: one change, not six."""
+        """Set all controls at once: one change, not eight."""
         self._quiet = True
         try:
             for knob, value in zip(
@@ -120,18 +146,21 @@ class Controls(ipywidgets.VBox):
             ):
                 knob.error, knob.value = "", value
             self.dtype.value, self.device.value = settings.dtype, settings.device
-            self.scale.value = settings.scale
+            self.scale.value, self.pattern.value = settings.scale, settings.pattern
+            self.density.options = density_options(settings.density)
+            self.density.value = settings.density
         finally:
             self._quiet = False
         self._changed(0.0)
 
     def apply_preset(self, name: str) -> None:
-        """Set N and d to a preset's; M, dtype, device and scale stay."""
-        now, (n, d) = self.settings, PRESETS[name]
-        self.apply(Settings(n, d, now.M_kib, now.dtype, now.device, now.scale))
+        """Set N and d to a preset's; everything else stays."""
+        n, d = PRESETS[name]
+        self.apply(replace(self.settings, N=n, d=d))
 
     def _changed(self, stamp: float) -> None:
         if not self._quiet:
+            self.density.disabled = not self.settings.is_sparse
             self._on_change(stamp)
 
 
@@ -144,7 +173,7 @@ def _knob(
     )  # fmt: skip
 
 
-def _dropdown(label: str, options: list[Any], value: str, width: str) -> Any:
+def _dropdown(label: str, options: list[Any], value: object, width: str) -> Any:
     layout = ipywidgets.Layout(width=width)
     style = {"description_width": "initial"}
     return ipywidgets.Dropdown(
@@ -159,7 +188,14 @@ def _button(text: str) -> Any:
 
 
 def checked_settings(
-    N: object, d: object, M_kib: object, dtype: object, device_slug: object, scale: object
+    N: object,
+    d: object,
+    M_kib: object,
+    dtype: object,
+    device_slug: object,
+    scale: object,
+    pattern: object = DENSE,
+    density: object = 1 / 4,
 ) -> Settings:
     """Arguments of `fa.explorer` as settings.
 
@@ -167,12 +203,10 @@ def checked_settings(
         ValueError: a value that no control can hold; value, limit and remedy.
     """
     short = SHORT_DTYPE[dtype_name(dtype)]
-    if short not in dtype_options():
-        known = ", ".join(dtype_options())
-        raise ValueError(f"dtype = {short} has no kernel yet: use one of {known}.")
     if scale not in ("log", "linear"):
         raise ValueError(f"scale = {scale!r} is not known: use 'log' or 'linear'.")
     slug = device(str(device_slug)).slug
     return Settings(
-        checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib), short, slug, str(scale)
-    )
+        checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib), short, slug, str(scale),
+        checked_pattern(pattern), checked_density(density),
+    )  # fmt: skip

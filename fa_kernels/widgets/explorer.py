@@ -1,4 +1,4 @@
-"""The explorer: turn N, d and M and see tiles, traffic, runtime and memory move together."""
+"""The explorer: turn N, d, M and density; tiles, traffic, runtime and memory move together."""
 
 from __future__ import annotations
 
@@ -8,32 +8,21 @@ from typing import Any
 
 import ipywidgets
 
-from fa_kernels.device import device as find_device
-from fa_kernels.device import readable_devices
 from fa_kernels.figures.explorer import explorer_spec
-from fa_kernels.figures.point import Point, sentence
-from fa_kernels.figures.recorded import RecordedRuns
+from fa_kernels.figures.point import Point
+from fa_kernels.figures.recorded import RecordedRuns, is_at
+from fa_kernels.figures.sentence import sentence
+from fa_kernels.figures.theta_law import theta_law
 from fa_kernels.measure.records import Row
-from fa_kernels.problem import DTYPE_FROM_SHORT
 from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.backends import Backend
-from fa_kernels.widgets.controls import SRAM_KIB, Controls, Settings, checked_settings
+from fa_kernels.widgets.controls import Controls, Settings
+from fa_kernels.widgets.explorer_point import default_device as default_device
+from fa_kernels.widgets.explorer_point import opening_settings, point_of
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.run_panel import RunPanel
 from fa_kernels.widgets.text import labels
-
-#: What M starts at, where the device allows it: the fastest recorded budget at the first point.
-_DEFAULT_SRAM_KIB = 64
-
-
-def point_of(settings: Settings) -> Point:
-    """The point that the controls describe.
-
-    Raises:
-        ValueError: this device cannot launch it; value, limit and remedy.
-    """
-    dtype, sheet = DTYPE_FROM_SHORT[settings.dtype], find_device(settings.device)
-    return Point.of(settings.N, settings.d, settings.M_kib, dtype, sheet)
+from fa_kernels.widgets.theta_law import ThetaTable
 
 
 class Explorer(ipywidgets.VBox):
@@ -56,6 +45,7 @@ class Explorer(ipywidgets.VBox):
         self.controls = Controls(settings, self.update)
         self.figure = LiveFigure()
         self.status = ipywidgets.HTML()
+        self.theta = ipywidgets.HTML()
         self.run_panel = RunPanel(session, self._point_to_run, self.take_rows, backend)
         self._draw(self.point, settings, 0.0)
         super().__init__(
@@ -65,6 +55,7 @@ class Explorer(ipywidgets.VBox):
                 self.message,
                 self.figure,
                 self.status,
+                self.theta,
                 self.run_panel,
             ]
         )
@@ -90,8 +81,8 @@ class Explorer(ipywidgets.VBox):
         """Draw what Run has measured so far; the points of earlier runs stay."""
         new = [row for row in rows if row.metric == "latency_ms"]
         for row in new:
-            where = (row.variant, row.dtype, row.head_dim, row.seqlen_q, row.block_m, row.block_n)
-            self._live[where] = row
+            sizes = (row.dtype, row.head_dim, row.seqlen_q, row.block_m, row.block_n)
+            self._live[(row.variant, *sizes, row.block_mask, row.density)] = row
         if new:
             self.update()
 
@@ -115,32 +106,31 @@ class Explorer(ipywidgets.VBox):
         status = self._text["status"].format(
             problem=point.problem.describe(), device=point.device.name, sources=" · ".join(sources)
         )
+        if words := point.sparse_words():
+            status += f" · {self._text['sparse'].format(words=words)}"
         if achieved := run.achieved(point) if run is not None else "":
             status += f" · {self._text['achieved'].format(shares=achieved)}"
         self.status.value = (
             f'<div class="falab-note" data-fa-status>{escape(status)}<br>'
             f"{escape(self._text['copy_call'])} <code>{escape(settings.call())}</code></div>"
         )
+        self.theta.value = ThetaTable(theta_law(point, run)).html(
+            "falab-table falab-dense falab-theta"
+        )
 
     def _live_at(self, point: Point) -> tuple[list[Row], str]:
-        """Live rows that belong into this figure: same device, d, dtype and M."""
+        """Live rows that belong into this figure: same device, d, dtype, M and block pattern."""
         gpu = self.session.gpu
         if gpu is None or not point.device.is_called(gpu):
             return [], ""
-        problem = point.problem
-
-        def belongs(row: Row) -> bool:
-            tiling = point.at(row.seqlen_q).tiling
-            mine = (problem.dtype, problem.head_dim, tiling.block_m, tiling.block_n)
-            return (row.dtype, row.head_dim, row.block_m, row.block_n) == mine
-
-        rows = [row for row in self._live.values() if belongs(row)]
+        live = (row for row in self._live.values() if is_at(row, point.at(row.seqlen_q)))
+        rows = list(live)
         return rows, gpu if rows else ""
 
     def _complain(self, text: str) -> None:
         """Show `text` and fade what it does not belong to; "" when all is in step again."""
         self.figure.stale = bool(text)
-        for shown in (self.sentence, self.status):
+        for shown in (self.sentence, self.status, self.theta):
             (shown.add_class if text else shown.remove_class)("falab-stale")
         html = f'<div class="falab-message" role="alert" data-fa-message>{escape(text)}</div>'
         self.message.value = html if text else ""
@@ -148,19 +138,6 @@ class Explorer(ipywidgets.VBox):
 
 def _subscripts(text: str) -> str:
     return escape(text).replace("B_r", "B<sub>r</sub>").replace("B_c", "B<sub>c</sub>")
-
-
-def default_device(session: Session) -> str:
-    """The sheet of the session's GPU, else of its run's GPU, else the largest GPU of the sheets."""
-    sheets = readable_devices()
-    names = [session.gpu, session.run.device if session.run else None]
-    for name in filter(None, names):
-        for sheet in sheets:
-            if sheet.is_called(name):
-                return sheet.slug
-    if not sheets:
-        return "h200"  # asking for it gives the sentence that says how to restore the sheets
-    return max(sheets, key=lambda sheet: sheet.hbm_capacity_bytes).slug
 
 
 def explorer(
@@ -171,17 +148,21 @@ def explorer(
     dtype: str = "fp16",
     device: str | None = None,
     scale: str = "log",
+    pattern: str = "dense",
+    density: float = 1 / 4,
     session: Session | None = None,
 ) -> Any:
-    """The explorer of N, d and M as a widget.
+    """The explorer of N, d, M and the block pattern as a widget.
 
     Args:
         N: sequence length; batch and heads follow: 16384 tokens and a width of 2048.
         d: head dimension.
         M_kib: SRAM budget in KiB; default: 64, or the most this device allows.
-        dtype: "fp16" or "fp32".
+        dtype: "fp16", "bf16" or "fp32".
         device: slug of a sheet in data/devices; default: the GPU that is here or was recorded on.
         scale: "log" or "linear".
+        pattern: "dense", "local", "butterfly" or "random": which tiles the flash variants keep.
+        density: the fraction of tiles to keep, the paper's s; means nothing where dense.
         session: what `fa.session` returned; default: the current one.
 
     Raises:
@@ -189,31 +170,5 @@ def explorer(
         TypeError: `session` is not one.
     """
     used = in_use(session)
-    return Explorer(opening_settings(used, N, d, M_kib, dtype, device, scale), used)
-
-
-def opening_settings(
-    session: Session,
-    N: object,
-    d: object,
-    M_kib: object,
-    dtype: object,
-    device: object,
-    scale: object = "log",
-) -> Settings:
-    """Arguments of a widget as settings; None stands for the session's device, or its largest M.
-
-    Raises:
-        ValueError: as `checked_settings`.
-    """
-    slug = default_device(session) if device is None else device
-    if M_kib is not None:
-        return checked_settings(N, d, M_kib, dtype, slug, scale)
-    for kib in reversed([kib for kib in SRAM_KIB if kib <= _DEFAULT_SRAM_KIB]):
-        settings = checked_settings(N, d, kib, dtype, slug, scale)
-        try:
-            point_of(settings)
-        except ValueError:
-            continue
-        return settings
-    return checked_settings(N, d, SRAM_KIB[0], dtype, slug, scale)
+    sparse = (pattern, density)
+    return Explorer(opening_settings(used, N, d, M_kib, dtype, device, scale, *sparse), used)

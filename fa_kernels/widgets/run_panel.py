@@ -105,7 +105,9 @@ class RunPanel(ipywidgets.VBox):
         """Say how it ended."""
         self.cancel.disabled = True
         self.progress.layout.visibility = "hidden"
-        if error is not None:
+        if isinstance(error, (ValueError, ModuleNotFoundError)):
+            self._say(str(error), bad=True)  # a refusal: a sentence with its remedy
+        elif error is not None:
             kind = type(error).__name__
             self._say(self._text["failed"].format(kind=kind, text=error), bad=True)
         else:

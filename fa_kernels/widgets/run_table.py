@@ -18,11 +18,12 @@ _FORMATS = {"hbm_bytes": traffic, "latency_ms": duration}
 def predicted(row: Row) -> float | None:
     """What the models say about a row, in the row's unit; None where they say nothing."""
     variant = VARIANTS.get(row.variant)
-    if variant is None or row.block_m is None or row.block_n is None:
+    if variant is None or (variant.tiled and (row.block_m is None or row.block_n is None)):
         return None
     problem = row.problem
     if row.metric == "hbm_bytes":
-        return variant.launched(problem, Tiling(row.block_m, row.block_n)).total_bytes
+        tiling = Tiling(row.block_m or 1, row.block_n or 1)
+        return variant.launched(problem, tiling).total_bytes
     memory = variant.memory(problem)
     return {"extra_mem_bytes": memory.extra_bytes, "peak_mem_bytes": memory.total_bytes}.get(
         row.metric
@@ -52,9 +53,12 @@ def table(rows: Sequence[Row], source: str) -> str:
         return ""
     text = labels("run")
     heads = ("variant", "quantity", "predicted", "measured", "ratio", "error")
-    row = shown[0]
-    tiles = f"{row.block_m} × {row.block_n}"
-    caption = text["caption"].format(problem=row.problem.describe(), tiles=tiles)
+    # The row that says most: with tiles, and with a block mask where any has one.
+    row = max(shown, key=lambda row: (bool(row.block_mask), row.block_m is not None))
+    problem, tiles = row.problem.describe(), f"{row.block_m} × {row.block_n}"
+    caption = text["caption"].format(problem=problem, tiles=tiles)
+    if any(not other.block_mask for other in shown) and row.block_mask:
+        caption += str(text["dense_too"])
     cells = [_cells(row) for row in sorted(shown, key=_order)]
     head = [text[name] for name in heads]
     return html_table("run", f"{source}: {caption}", head, cells, css="falab-table")

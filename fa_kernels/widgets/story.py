@@ -5,7 +5,7 @@ from __future__ import annotations
 from fa_kernels.figures.recorded import RecordedRuns
 from fa_kernels.figures.story import story_sentence, story_spec
 from fa_kernels.session import Session, in_use
-from fa_kernels.widgets.explorer import opening_settings, point_of
+from fa_kernels.widgets.explorer_point import opening_settings, point_of
 from fa_kernels.widgets.live_figure import LiveFigure
 
 

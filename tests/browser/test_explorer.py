@@ -26,6 +26,11 @@ def box(knob: str) -> str:
     return f'[data-fa-knob="{knob}"] input[type=text]'
 
 
+def choice(name: str) -> str:
+    """The list box of "pattern" or "density"."""
+    return f".falab-{name} select"
+
+
 def drawn(lab: LabPage) -> Locator:
     """The figure once plotly has drawn it."""
     figure = lab.page.locator(FIGURE).first
@@ -52,6 +57,48 @@ def test_the_keyboard_moves_figure_and_sentence(explorer: LabPage) -> None:
         expect(figure, knob).not_to_have_attribute("data-fa-redraws", redraws)
         expect(figure, knob).not_to_have_attribute("aria-label", alt)
         expect(sentence, knob).not_to_have_text(said)
+
+
+def test_the_keyboard_chooses_pattern_and_density(explorer: LabPage) -> None:
+    figure, sentence = drawn(explorer), explorer.page.locator(SENTENCE)
+    theta = explorer.page.locator("[data-fa-table=theta]").first
+    kept = explorer.page.locator(f"{FIGURE} .heatmaplayer image")
+    expect(explorer.page.locator(choice("density")).first).to_be_disabled()
+    expect(kept).to_have_count(0)
+    for pattern in ("local", "butterfly", "random"):
+        redraws = figure.get_attribute("data-fa-redraws") or ""
+        explorer.press(choice("pattern"), "ArrowDown")
+        expect(sentence).to_contain_text(f"with {pattern} blocks at s = 0.25")
+        expect(figure, pattern).not_to_have_attribute("data-fa-redraws", redraws)
+        expect(kept).to_have_count(1)
+    expect(theta).to_contain_text("s / M")
+    expect(explorer.page.locator(choice("density")).first).to_be_enabled()
+    explorer.press(choice("density"), "ArrowDown", "ArrowDown")
+    expect(sentence).to_contain_text("at s = 0.0625")
+    explorer.press(choice("pattern"), "Home")
+    expect(sentence).not_to_contain_text("blocks")
+    expect(kept).to_have_count(0)
+    expect(explorer.page.locator(choice("density")).first).to_be_disabled()
+
+
+def test_the_kept_blocks_are_inside_the_attention_matrix(explorer: LabPage) -> None:
+    """In the dark, too: the picture is drawn anew there."""
+    drawn(explorer)
+    explorer.press(choice("pattern"), "ArrowDown")
+    expect(explorer.page.locator(SENTENCE)).to_contain_text("with local blocks")
+    picture = explorer.page.locator(f"{FIGURE} .heatmaplayer image")
+    expect(picture).to_have_count(1)
+    light = picture.get_attribute("href") or picture.get_attribute("xlink:href")
+    whole, place = explorer.page.locator(FIGURE).first.bounding_box(), picture.bounding_box()
+    assert whole is not None
+    assert place is not None
+    assert place["y"] > whole["y"] + 60
+    assert 60 < place["height"] < 0.25 * whole["height"]
+    assert 60 < place["width"] < 0.2 * whole["width"]
+    explorer.set_theme("JupyterLab Dark")
+    expect(picture).to_have_count(1)
+    expect(picture).not_to_have_attribute("href", light or "")
+    explorer.set_theme("JupyterLab Light")
 
 
 def test_reload_keeps_the_state(explorer: LabPage) -> None:

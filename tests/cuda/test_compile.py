@@ -89,7 +89,9 @@ def test_the_hash_notices_every_file_a_kernel_is_made_of(name: str, kernels: Pat
     assert re.fullmatch(r"[0-9a-f]{16}", before)
     kernel_source.cache_clear()
     assert kernel_hash(name) == before
-    for file in (f"{name}.cu", "io.cuh", "tile.cuh"):
+    included = re.findall(r'#include "(\S+)"', (kernels / f"{name}.cu").read_text("utf-8"))
+    assert "io.cuh" in included
+    for file in (f"{name}.cu", *included):
         change(kernels / file, "// ", "//  ")
         after = kernel_hash(name)
         assert after != before
@@ -158,7 +160,7 @@ def test_an_error_is_reported_at_its_own_file_and_line(file: str, kernels: Path)
     [
         ("SMEM_BYTES", 1, "SMEM_BYTES does not match the layout below: fix tiling.flash_smem"),
         ("HEAD_DIM", 257, "head_dim must be in 1..256"),
-        ("IO_BITS", 8, "IO_BITS must be 16 (fp16) or 32 (fp32)"),
+        ("IO_BITS", 8, "IO_BITS must be 16 (fp16, bf16) or 32 (fp32)"),
         ("BLOCK_M", 4096, "the O tile does not fit in registers"),
         ("THREADS", 48, "whole warps"),
     ],

@@ -11,133 +11,12 @@ import numpy as np
 import pytest
 
 from fa_kernels.cuda import launch as subject
-from fa_kernels.cuda.launch import available, launch, rows_aligned, usable
+from fa_kernels.cuda.launch import available, launch, load_in_parallel
 from fa_kernels.cuda.plan import plan_standard_tiled
-from fa_kernels.measure.cases import LAYOUTS, Case, make_inputs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.traffic.model import TENSORS
-from fa_kernels.variants import VARIANTS, Variant
-
-PROBLEM = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
-TILING = Tiling(16, 16)
-
-
-class GpuArray(np.ndarray):
-    """A NumPy array with what the launch code asks of a CuPy array."""
-
-    device: Any = SimpleNamespace(id=0)
-
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def get(self) -> np.ndarray:
-        return self.view(np.ndarray)
-
-
-def on_gpu(array: np.ndarray) -> Any:
-    return array.view(GpuArray)
-
-
-class Kernel:
-    """Notes its launches."""
-
-    max_dynamic_shared_size_bytes = 48 * 1024
-
-    def __init__(self, entry: str, calls: list[Any]) -> None:
-        self.entry, self.calls = entry, calls
-
-    def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int) -> None:
-        self.calls.append((self.entry, grid, block, args, shared_mem, self))
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A stand-in for CuPy with one GPU, and the launches made on it."""
-    made: list[Any] = []
-    fake = SimpleNamespace(
-        ndarray=GpuArray,
-        cuda=SimpleNamespace(Device=lambda: SimpleNamespace(id=0), is_available=lambda: True),
-        empty=lambda shape, dtype: on_gpu(np.empty(shape, dtype)),
-        empty_like=lambda a: on_gpu(np.empty(a.shape, a.dtype)),
-        zeros=lambda shape, dtype: on_gpu(np.zeros(shape, dtype)),
-        ascontiguousarray=lambda a: on_gpu(np.array(a, order="C")),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
-    monkeypatch.setattr(subject, "load_entry", lambda name, macros, entry: Kernel(entry, made))
-    return made
-
-
-def inputs(layout: str = "bhsd", problem: AttentionProblem = PROBLEM) -> list[Any]:
-    return [on_gpu(x) for x in make_inputs(Case(problem, TILING, layout), 0, np)]
-
-
-# -- strides and alignment ------------------------------------------------------------------
-
-
-def test_rows_are_aligned_if_every_row_starts_at_16_bytes() -> None:
-    def of(shape: tuple[int, ...], dtype: str = "float16") -> Any:
-        return on_gpu(np.zeros(shape, dtype))
-
-    assert rows_aligned(of((2, 3, 5, 64)), of((1, 1, 1, 8)))
-    assert not rows_aligned(of((2, 3, 5, 63)))
-    assert not rows_aligned(of((2, 3, 5, 64)), of((2, 3, 5, 20)))
-    assert rows_aligned(of((2, 3, 5, 20), "float32")) and not rows_aligned(of((2, 3, 5, 18), "f4"))
-    assert rows_aligned(of((1, 1, 1, 63))), "one row has no stride to be wrong"
-    shifted = on_gpu(np.zeros(2 * 5 * 64 + 1, np.float16)[1:]).reshape(1, 2, 5, 64)
-    assert not rows_aligned(shifted), "every stride is right and the start is not"
-
-
-def test_the_layouts_of_verify_are_what_they_say() -> None:
-    d64 = AttentionProblem(2, 3, 17, 23, 64, "float16")
-    for layout in LAYOUTS:
-        q = inputs(layout, d64)[0]
-        assert q.shape == (2, 3, 17, 64)
-        assert q.strides[-1] == q.itemsize, "none of them may need a copy"
-        assert rows_aligned(q) == (layout != "unaligned")
-    assert not inputs("bshd", d64)[0].flags.c_contiguous
-
-
-@pytest.mark.usefixtures("calls")
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_rows_are_used_in_place(layout: str) -> None:
-    q = inputs(layout)[0]
-    assert usable("q", q) is q
-
-
-@pytest.mark.usefixtures("calls")
-def test_a_last_axis_that_is_not_contiguous_is_copied_once_and_reported() -> None:
-    q = on_gpu(np.arange(2 * 3 * 4 * 8, dtype=np.float32).reshape(2, 3, 4, 8))
-    for view in (q[..., ::2], q[..., ::-1], q.transpose(0, 1, 3, 2)):
-        with pytest.warns(UserWarning, match=r"q.*copied once.*contiguous last axis") as record:
-            copy = usable("q", view)
-        assert len(record) == 1
-        assert copy.flags.c_contiguous
-        np.testing.assert_array_equal(copy, view)
-    one_column = q[..., ::8]
-    assert usable("q", one_column) is one_column  # d = 1: there is no next element
-
-
-def test_the_strides_argument_is_three_int64_in_elements(calls: list[Any]) -> None:
-    for layout in LAYOUTS:
-        q, k, v = inputs(layout)
-        VARIANTS["flash_q_outer"].run(q, k, v, PROBLEM, TILING)
-        args = calls[-1][3]
-        for array, strides in zip((q, k, v), (args[1], args[3], args[5]), strict=True):
-            assert strides.nbytes == 24 and strides.shape == (1,)
-            want = [stride // array.itemsize for stride in array.strides[:3]]
-            assert list(strides[0].tolist()) == want
-
-
-def test_offsets_beyond_32_bits_are_passed_in_full(calls: list[Any]) -> None:
-    row = on_gpu(np.zeros((1, 1, 1, 16), np.float16))
-    far = np.lib.stride_tricks.as_strided(row, (1, 1, 1, 16), (2**40, 2**36, 32, 2), subok=True)
-    problem = AttentionProblem(1, 1, 1, 1, 16, "float16")
-    VARIANTS["flash_q_outer"].run(far, row, row, problem, TILING)
-    assert calls[-1][3][1][0].tolist() == (2**39, 2**35, 16)
-
+from fa_kernels.variants import VARIANTS
+from tests.cuda.fake_cupy import PROBLEM, TILING, inputs
 
 # -- arguments ------------------------------------------------------------------------------
 
@@ -166,57 +45,6 @@ def test_more_than_48_kib_is_opted_in_to(calls: list[Any]) -> None:
         launch(plan, replace(plan.steps[0], smem_bytes=smem_bytes), [])
         assert calls[-1][4] == smem_bytes
         assert calls[-1][5].max_dynamic_shared_size_bytes == limit
-
-
-#: ctypes-like widths of the scalars after the arrays and strides, from the kernels' signatures.
-SCALARS = {
-    "flash_q_outer": [np.int32, np.int32, np.int32, np.int64, np.float32],
-    "standard_tiled_scores": [np.int32, np.int32, np.int32, np.int64, np.float32],
-    "standard_tiled_softmax": [np.int32, np.int32, np.int64, np.int64],
-    "standard_tiled_output": [np.int32, np.int32, np.int32, np.int64],
-}
-
-
-@pytest.mark.parametrize("count", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_launches_follow_the_plan_with_scalars_of_the_kernels_width(
-    variant: Variant, count: bool, calls: list[Any]
-) -> None:
-    q, k, v = inputs()
-    out, lse, traffic = variant.run(q, k, v, PROBLEM, TILING, count_traffic=count)
-    assert (out.shape, out.dtype) == (q.shape, q.dtype)
-    assert (lse.shape, lse.dtype) == (q.shape[:3], np.float32)
-    assert (traffic is None) == (not count)
-    plan = variant.plan(PROBLEM, TILING)
-    assert [c[0] for c in calls] == [step.entry for step in plan.steps]
-    for (entry, grid, block, args, smem, _), step in zip(calls, plan.steps, strict=True):
-        assert (grid, block, smem) == ((step.grid,), (step.threads,), step.smem_bytes)
-        assert [type(a) for a in args if isinstance(a, np.generic)] == SCALARS[entry]
-        counters = [a for a in args if isinstance(a, GpuArray) and a.dtype == np.uint64]
-        assert [a.shape for a in counters] == [(len(TENSORS), 2)] * count
-
-
-def test_counters_come_back_by_tensor(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counts(Kernel):
-        def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int) -> None:
-            args[-1][...] = np.arange(14, dtype=np.uint64).reshape(7, 2) + 2**40
-
-    monkeypatch.setattr(subject, "load_entry", lambda name, macros, entry: Counts(entry, calls))
-    _, _, traffic = VARIANTS["flash_q_outer"].run(*inputs(), PROBLEM, TILING, count_traffic=True)
-    assert traffic is not None
-    assert traffic.read_bytes == {t: 2 * i + 2**40 for i, t in enumerate(TENSORS)}
-    assert traffic.written_bytes == {t: 2 * i + 1 + 2**40 for i, t in enumerate(TENSORS)}
-
-
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_too_much_shared_memory_is_refused_before_anything_is_allocated(
-    variant: Variant, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 1024)
-    monkeypatch.setattr(sys.modules["cupy"], "empty", lambda *a: pytest.fail("allocated"))
-    with pytest.raises(ValueError, match=r"B_c = 16, B_r = 16 needs .* this GPU allows 1 KiB"):
-        variant.run(*inputs(), PROBLEM, TILING)
-    assert not calls
 
 
 def test_available_needs_cupy_and_a_gpu(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +91,28 @@ def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         subject.refuse_memory("standard_tiled", 3 * 2**30)
 
 
-def test_arrays_that_are_not_the_problems_are_refused(calls: list[Any]) -> None:
-    """A kernel would read out of bounds."""
-    q, k, v = inputs()
-    longer = replace(PROBLEM, seqlen_k=PROBLEM.seqlen_k + 1)
-    with pytest.raises(ValueError, match=r"^k is float\d+ of shape .*, the problem says"):
-        subject.run_flash_q_outer(q, k, v, longer, TILING)
-    assert not calls
+def test_each_build_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, str]] = []
+
+    def load_entry(name: str, macros: Any, entry: str) -> None:
+        loaded.append((name, entry))
+
+    monkeypatch.setattr(subject, "load_entry", load_entry)
+    plan = VARIANTS["flash_q_outer"].plan
+    plans = [plan(PROBLEM, TILING), plan(PROBLEM, TILING), plan(PROBLEM, TILING, trace=True)]
+    plans.append(VARIANTS["standard_tiled"].plan(PROBLEM, TILING))
+    assert load_in_parallel(plans) == 3
+    assert sorted(loaded) == [
+        ("02_standard_tiled", "standard_tiled_scores"),
+        ("04_flash_q_outer", "flash_q_outer"),
+        ("04_flash_q_outer", "flash_q_outer"),
+    ]
+
+
+def test_a_build_that_fails_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_entry(name: str, macros: Any, entry: str) -> None:
+        raise RuntimeError("04 does not compile")
+
+    monkeypatch.setattr(subject, "load_entry", load_entry)
+    with pytest.raises(RuntimeError, match="does not compile"):
+        load_in_parallel([VARIANTS["flash_q_outer"].plan(PROBLEM, TILING)])

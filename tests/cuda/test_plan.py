@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -13,13 +15,20 @@ from fa_kernels.cuda.compile import kernel_source
 from fa_kernels.cuda.plan import (
     MAX_ACCUMULATORS,
     MAX_GRID,
+    NAIVE_THREADS,
+    PLANS,
     LaunchPlan,
+    plan_fingerprint,
+    plan_flash_kv_outer,
+    plan_flash_kv_outer_io,
     plan_flash_q_outer,
+    plan_flash_q_outer_one_block,
+    plan_standard_naive,
     plan_standard_tiled,
     plan_threads,
     tiles,
 )
-from fa_kernels.measure.verify import cases
+from fa_kernels.measure.verify import cases, takes
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import ROW_CACHE_BYTES
 from fa_kernels.tiling import (
@@ -33,12 +42,18 @@ from fa_kernels.tiling import (
 )
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS, Variant
-from tests.reference.problems import HEAD_DIMS, bounded
+from tests.reference.problems import HEAD_DIMS, bounded, random_mask
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 variants = st.sampled_from(list(VARIANTS.values()))
+tiled = st.sampled_from([variant for variant in VARIANTS.values() if variant.tiled])
 blocks = st.integers(1, 300)
 lengths = st.integers(1, 5000)
+
+
+def wide(variant: Variant) -> str:
+    """The dtype with the smallest rounding that a variant takes."""
+    return variant.dtypes[0]
 
 
 def accumulators(block_m: int, head_dim: int, threads: int) -> int:
@@ -57,10 +72,80 @@ def test_flash_by_hand() -> None:
     (step,) = plan.steps
     assert (step.entry, step.grid) == ("flash_q_outer", 4 * 32 * 64)
     assert step.smem_bytes == plan.smem_bytes == plan.layout.smem_bytes == 25344
-    assert plan.macros == {
-        "IO_BITS": 16, "HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 32, "THREADS": step.threads,
-        "ALIGNED": 1, "COUNT_TRAFFIC": 1, "SMEM_BYTES": 25344,
+    assert dict(plan.macros) | {
+        "IO_BITS": 16, "IO_BF16": 0, "HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 32,
+        "THREADS": step.threads, "ALIGNED": 1, "COUNT_TRAFFIC": 1, "SMEM_BYTES": 25344,
+        "TRACE": 0, "ONE_BLOCK_PER_HEAD": 0, "BLOCK_SPARSE": 0,
+    } == plan.macros, "an option without a value here is one that is off"  # fmt: skip
+
+
+def test_flash_with_one_block_per_head_by_hand() -> None:
+    problem = AttentionProblem(4, 32, 4096, 4096, 64, "bfloat16")
+    plan = plan_flash_q_outer_one_block(problem, Tiling(64, 32), trace=True)
+    assert plan.steps[0].grid == 4 * 32
+    assert plan.macros["ONE_BLOCK_PER_HEAD"] == plan.macros["TRACE"] == 1
+    assert (plan.macros["IO_BITS"], plan.macros["IO_BF16"]) == (16, 1)
+
+
+def test_few_blocks_get_more_threads() -> None:
+    """One block per head does not fill a GPU: what it has no neighbours for, it does itself."""
+    tiling = Tiling(64, 64)
+    few, many = (AttentionProblem(1, n, 4096, 4096, 64, "float16") for n in (16, 1024))
+    for plan in (plan_flash_kv_outer, plan_flash_q_outer_one_block):
+        made = [plan(problem, tiling) for problem in (few, many)]
+        assert [p.macros["FEW_BLOCKS"] for p in made] == [1, 0]
+        assert made[0].steps[0].threads >= made[1].steps[0].threads
+    # A block per Q tile does not depend on the number of heads.
+    one, other = (plan_flash_q_outer(problem, tiling) for problem in (few, many))
+    assert one.macros == other.macros and one.macros["FEW_BLOCKS"] == 0
+    # What cannot fill the GPU never gets fewer threads than what can.
+    for blocks in (1, 131, 132, 133, 264, 265, 10**6):
+        assert plan_threads(tiling, 64, 25000, blocks) >= plan_threads(tiling, 64, 25000)
+
+
+def test_kv_outer_by_hand() -> None:
+    problem = AttentionProblem(4, 32, 4096, 4096, 64, "float16")
+    plan = plan_flash_kv_outer(problem, Tiling(64, 32))
+    (step,) = plan.steps
+    assert (plan.kernel, step.entry, step.grid) == ("03_flash_kv_outer", "flash_kv_outer", 128)
+    # 04 with as many blocks: a comparison of the two is one of loop orders alone.
+    other = plan_flash_q_outer_one_block(problem, Tiling(64, 32))
+    assert plan.steps[0] == replace(other.steps[0], entry="flash_kv_outer")
+    assert plan.layout == other.layout == plan_flash_q_outer(problem, Tiling(64, 32)).layout
+    io = plan_flash_kv_outer_io(problem, Tiling(64, 32))
+    assert (plan.macros["O_IO_DTYPE"], io.macros["O_IO_DTYPE"]) == (0, 1)
+    fp32 = AttentionProblem(4, 32, 4096, 4096, 64, "float32")
+    assert plan_flash_kv_outer(fp32, Tiling(64, 32)).macros["O_IO_DTYPE"] == 1, "the same there"
+
+
+def test_naive_by_hand() -> None:
+    problem = AttentionProblem(2, 3, 113, 2000, 20, "float16")
+    plan = plan_standard_naive(problem, Tiling(32, 64), aligned=False)
+    scores, softmax, output = plan.steps
+    assert scores.grid == 6 * 113 * 8  # ceil(2000 / 256) blocks a row
+    assert softmax.grid == math.ceil(6 * 113 / 8)  # a warp a row
+    assert output.grid == math.ceil(6 * 113 * 20 / 256)
+    assert {step.threads for step in plan.steps} == {NAIVE_THREADS}
+    assert plan.smem_bytes == plan.layout.smem_bytes == 0
+    assert plan == plan_standard_naive(problem, Tiling(1, 1)), "tiles have no meaning"
+
+
+@pytest.mark.parametrize("plan", [plan_flash_q_outer, plan_flash_kv_outer])
+def test_a_block_mask_by_hand(plan: Any) -> None:
+    mask = random_mask(4096, 4096, 24, 40)
+    dense = AttentionProblem(4, 32, 4096, 4096, 64, "float16")
+    masked = AttentionProblem(4, 32, 4096, 4096, 64, "float16", block_mask=mask)
+    off, on = plan(dense, Tiling(64, 64)), plan(masked, Tiling(64, 64))
+    changed = {
+        name: on.macros[name] for name in on.macros if on.macros[name] != off.macros.get(name)
+    }
+    need = off.macros["SMEM_BYTES"] + 16  # 4 x 3 cells at most
+    assert changed == {
+        "BLOCK_SPARSE": 1, "MASK_BLOCK_M": 24, "MASK_BLOCK_N": 40, "SMEM_BYTES": need,
     }  # fmt: skip
+    assert on.steps[0].smem_bytes == on.layout.smem_bytes == need
+    assert on.smem_bytes == need + 16, "the entry of the list is static shared memory"
+    assert on.steps[0].grid == off.steps[0].grid
 
 
 def test_standard_by_hand() -> None:
@@ -100,13 +185,25 @@ def test_rows_longer_than_the_chip_take_no_shared_memory(extra: int, in_smem: in
     assert plan.steps[1].smem_bytes == in_smem * ROW_CACHE_BYTES
 
 
+def assert_threads_cover(plan: LaunchPlan, problem: AttentionProblem) -> None:
+    """A thread for every element, a warp for every row, and less than a block too many."""
+    rows = problem.heads * problem.seqlen_q
+    scores, softmax, output = (step.grid * step.threads for step in plan.steps)
+    assert rows * problem.seqlen_k <= scores < rows * (problem.seqlen_k + NAIVE_THREADS)
+    assert 32 * rows <= softmax < 32 * rows + NAIVE_THREADS
+    assert rows * problem.head_dim <= output < rows * problem.head_dim + NAIVE_THREADS
+
+
 @given(variants, blocks, blocks, st.integers(1, 256), lengths, lengths,
-       st.sampled_from(("float16", "float32")))  # fmt: skip
+       st.sampled_from(("float16", "bfloat16", "float32")))  # fmt: skip
 @bounded
 def test_every_plan_covers_the_problem_within_cudas_limits(
     variant: Variant, block_m: int, block_n: int, d: int, nq: int, nk: int, dtype: str
 ) -> None:
     problem, tiling = AttentionProblem(2, 3, nq, nk, d, dtype), Tiling(block_m, block_n)
+    if not variant.tiled:
+        assert_threads_cover(variant.plan(problem, tiling), problem)
+        return
     if accumulators(block_m, d, 256) > MAX_ACCUMULATORS:  # even spread over the most threads
         with pytest.raises(ValueError, match="registers per thread"):
             variant.plan(problem, tiling)
@@ -121,8 +218,11 @@ def test_every_plan_covers_the_problem_within_cudas_limits(
         assert step.threads == plan.macros["THREADS"]
         assert step.threads in (64, 128, 256)
         assert 1 <= step.grid <= MAX_GRID
-    rows = plan.steps[-1].grid * block_m  # every Q tile of every head, and no more
-    assert 6 * nq <= rows < 6 * (nq + block_m)
+    if plan.kernel == "03_flash_kv_outer" or plan.macros.get("ONE_BLOCK_PER_HEAD"):
+        assert plan.steps[0].grid == 6
+    else:
+        rows = plan.steps[-1].grid * block_m  # every Q tile of every head, and no more
+        assert 6 * nq <= rows < 6 * (nq + block_m)
     assert accumulators(block_m, d, plan.macros["THREADS"]) <= MAX_ACCUMULATORS
 
 
@@ -135,7 +235,7 @@ def test_threads_are_a_power_of_two_from_64_to_256(block_m: int, d: int, smem: i
     assert plan_threads(Tiling(block_m, 32), d, smem + 16 * KIB) >= threads
 
 
-@given(st.integers(1, 4096), st.integers(1, 256), variants)
+@given(st.integers(1, 4096), st.integers(1, 256), tiled)
 @bounded
 def test_following_the_remedy_of_the_register_refusal_works(
     block_m: int, d: int, variant: Variant
@@ -188,22 +288,63 @@ def test_the_default_tiling_can_always_be_launched(
 
 @each_variant
 def test_a_grid_beyond_cudas_limit_is_refused(variant: Variant) -> None:
-    problem = AttentionProblem(2**10, 2**4, 2**17, 2**17, 64, "float16")
+    problem = AttentionProblem(2**19, 2**13, 2**17, 2**17, 64, "float16")  # 2^32 heads
     with pytest.raises(ValueError, match=rf"would need \d+ blocks, CUDA allows {MAX_GRID}: use "):
         variant.plan(problem, Tiling(1, 1))
 
 
 @each_variant
-def test_a_dtype_without_a_kernel_is_refused(variant: Variant) -> None:
-    problem = AttentionProblem(1, 1, 8, 8, 64, "bfloat16")
-    with pytest.raises(NotImplementedError, match=r"dtype = bf16 .*cast q, k and v to fp16 or"):
+def test_grouped_heads_are_refused(variant: Variant) -> None:
+    problem = AttentionProblem(1, 4, 8, 8, 64, wide(variant), nheads_kv=2)
+    with pytest.raises(NotImplementedError, match=r"nheads_kv = 2 with nheads = 4: .*Repeat k"):
         variant.plan(problem, Tiling(16, 16))
+
+
+@each_variant
+def test_every_dtype_is_a_build_of_its_own(variant: Variant) -> None:
+    builds = set()
+    for dtype in variant.dtypes:
+        plan = variant.plan(AttentionProblem(1, 1, 8, 8, 64, dtype), Tiling(16, 16))
+        builds.add((plan.macros["IO_BITS"], plan.macros["IO_BF16"]))
+    known = {"float16": (16, 0), "bfloat16": (16, 1), "float32": (32, 0)}
+    assert builds == {known[dtype] for dtype in variant.dtypes}
+
+
+@each_variant
+def test_the_trace_changes_one_macro_alone(variant: Variant) -> None:
+    if not variant.traced:
+        return
+    problem, tiling = AttentionProblem(1, 1, 64, 64, 64), Tiling(16, 16)
+    off, on = (variant.plan(problem, tiling, trace=t) for t in (False, True))
+    assert {k for k in on.macros if on.macros[k] != off.macros[k]} == {"TRACE"}
+    assert on.steps == off.steps
+
+
+@pytest.mark.parametrize("kernel", PLANS)
+def test_the_fingerprint_is_of_every_plan_of_a_kernel(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = plan_fingerprint(kernel)
+    assert re.fullmatch(r"[0-9a-f]{16}", before)
+    assert before == plan_fingerprint.__wrapped__(kernel)
+    for n, plan in enumerate(PLANS[kernel]):
+
+        def other(*args: Any, plan: Any = plan) -> LaunchPlan:
+            made = plan(*args)
+            return replace(made, macros={**made.macros, "THREADS": 32})
+
+        changed = list(PLANS[kernel])
+        changed[n] = other
+        monkeypatch.setitem(PLANS, kernel, tuple(changed))
+        assert plan_fingerprint.__wrapped__(kernel) != before
 
 
 @each_variant
 def test_every_macro_is_used_by_the_kernel(variant: Variant) -> None:
     """An option that nothing reads would be set and do nothing."""
-    plan = variant.plan(AttentionProblem(1, 1, 64, 64, 64), Tiling(16, 16))
+    mask = random_mask(64, 64, 24, 40) if variant.block_sparse else None
+    problem = AttentionProblem(1, 1, 64, 64, 64, block_mask=mask)
+    plan = variant.plan(problem, Tiling(16, 16))
     source = kernel_source(plan.kernel)
     unused = [macro for macro in plan.macros if not re.search(rf"\b{macro}\b", source)]
     assert not unused
@@ -213,7 +354,8 @@ def test_every_macro_is_used_by_the_kernel(variant: Variant) -> None:
 def test_the_steps_are_the_kernels_entries(variant: Variant) -> None:
     plan: LaunchPlan = variant.plan(AttentionProblem(1, 1, 64, 64, 64), Tiling(16, 16))
     entries = re.findall(
-        r'extern "C" __global__[^(]*\([^)]*\)\s+(\w+)\(', kernel_source(plan.kernel)
+        r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)|LAUNCH_BOUNDS)\s+(\w+)\(',
+        kernel_source(plan.kernel),
     )
     assert [step.entry for step in plan.steps] == entries
 
@@ -238,6 +380,7 @@ def test_every_case_of_verify_can_be_planned_and_almost_all_fit_an_h200() -> Non
     ]
     for case in cases():
         for variant in VARIANTS.values():
-            variant.plan(case.problem, case.tiling)
+            if takes(variant, case):
+                variant.plan(case.problem, case.tiling)
     too_large = sum(need.smem_bytes > HOPPER_SMEM_PER_BLOCK for need in needs)
     assert too_large <= len(needs) // 50

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fa_kernels.block_mask import PATTERNS
 from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.explorer import explorer_figure, explorer_spec
@@ -17,11 +18,15 @@ from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.panel import LEAST_WIDTH, paper
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.sparse import CHOICES
+from fa_kernels.figures.tile_panel import current_tile
 from fa_kernels.measure.records import Row, Run
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 from tests.figures.synthetic import RUN_ID, row
 
+#: What stands before the label of a line: its marker, or dots where it is a bound.
+GLYPHS = "".join({style.named[0] for style in theme.STYLES.values()}) + "┄"
 #: Points that once broke something, or might: one tile, one row, tiles larger than the sequence.
 POINTS = [
     (4096, 64, 192, "float16"),
@@ -75,18 +80,41 @@ def test_sram_bar_is_the_launchs_own_layout(point: Point) -> None:
 
 def test_traffic_bars_add_up_to_the_launched_model(point: Point) -> None:
     bar = trace(explorer_spec(point), "HBM traffic")
-    for height, variant in zip((1, 0), VARIANTS.values(), strict=True):
+    for height, (name, variant) in zip((3, 2, 1, 0), ALGORITHMS.items(), strict=True):
         total = sum(x for x, y in zip(bar["x"], bar["y"], strict=True) if y == height)
-        assert total * 1e9 == pytest.approx(point.traffic(variant).total_bytes)
+        if name != "standard_naive":
+            assert total * 1e9 == pytest.approx(point.traffic(variant).total_bytes)
     text = words(explorer_spec(point))
     assert "<b>standard</b>: 26.6 GB, 550 GFLOP, 20.7 FLOP/B" in text
     assert "HBM traffic: standard / flash = 3.0×" in text
 
 
+def test_a_bar_that_would_hide_the_others_is_cut_and_says_so(point: Point) -> None:
+    spec = explorer_spec(point)
+    bar, axis = trace(spec, "HBM traffic"), spec["layout"]["xaxis2"]["range"]
+    cut = [x for x, y in zip(bar["x"], bar["y"], strict=True) if y == 3]
+    assert sum(cut) == pytest.approx(axis[1])
+    shapes = bar["marker"]["pattern"]["shape"]
+    assert {s for s, y in zip(shapes, bar["y"], strict=True) if y == 3} == {"/"}
+    assert {s for s, y in zip(shapes, bar["y"], strict=True) if y != 3} == {""}
+    naive, standard = (point.traffic(VARIANTS[f"standard_{n}"]) for n in ("naive", "tiled"))
+    times = naive.total_bytes / (1.04 * standard.total_bytes)
+    assert f"<b>naive standard</b>: 1.12 TB, 550 GFLOP, {550e9 / 1.12e12:.2g}" in words(spec)
+    assert f" FLOP/B (cut: {times:.2g} times this long)" in words(spec)
+    # The parts keep their shares of the whole.
+    assert cut[0] / sum(cut) == pytest.approx(naive.of("q") / naive.total_bytes)
+
+
+def test_bars_of_like_length_are_not_cut(h200: Device) -> None:
+    spec = explorer_spec(Point.of(4096, 1, 64, "float16", h200))
+    assert set(trace(spec, "HBM traffic")["marker"]["pattern"]["shape"]) == {""}
+    assert "cut:" not in words(spec)
+
+
 def test_every_panel_says_its_source(point: Point, run: RecordedRun) -> None:
     text = words(explorer_spec(point, run))
     assert "model · Q tile" in text
-    assert f"model (launched) · ◆ counted in kernel: recorded {RUN_ID}" in text
+    assert f"model (launched) · ◇ counted in kernel: recorded {RUN_ID}" in text
     assert f"recorded {RUN_ID} · bars p20-p80" in text
     assert f"lines: model · markers: recorded {RUN_ID}" in text
 
@@ -132,7 +160,7 @@ def test_what_does_not_fit_is_marked_where_it_would_be(h200: Device, run: Record
     spec = explorer_spec(Point.of(4096, 64, 192, "float16", h200), run)
     assert "does not fit (estimated 513 GiB)" in words(spec)
     assert trace(spec, "standard: does not fit")["x"] == [65536]
-    assert trace(spec, "standard: not measured")["x"] == [65536]
+    assert trace(spec, "naive standard, standard: not measured")["x"] == [65536]
     assert trace(spec, "capacity 141 GiB")["y"] == [141, 141]
 
 
@@ -153,7 +181,7 @@ def axis_titles(spec: dict[str, Any]) -> list[str]:
 
 def test_axis_titles_carry_units(point: Point, run: RecordedRun) -> None:
     titles = axis_titles(explorer_spec(point, run))
-    assert len(titles) == 6
+    assert len(titles) == 6, titles
     for title in titles:
         assert re.search(r"\((ms|GiB|KiB|GB|tokens)\)$", title), title
 
@@ -192,24 +220,52 @@ def test_linear_axes_keep_the_words_inside(point: Point, run: RecordedRun) -> No
     assert "does not fit (estimated" not in words(spec), "it would lie above the panel"
 
 
-def test_labels_do_not_overlap(point: Point, run: RecordedRun) -> None:
+def end_labels(spec: dict[str, Any]) -> tuple[list[tuple[float, float]], ...]:
+    """Places of the words beside lines, from bottom to top: of runtime, of memory."""
+    text, found = trace(spec, "words"), ([], [])  # type: ignore[var-annotated]
+    low = spec["layout"]["yaxis3"]["domain"][1]
+    for x, y, t in zip(text["x"], text["y"], text["text"], strict=True):
+        if y <= low and re.match(f"&nbsp;&nbsp;&nbsp;[{GLYPHS}] ", t):
+            found[x > 0.5].append((x, y))
+    return found
+
+
+@pytest.mark.parametrize("pattern", ["dense", "local", "random"])
+def test_labels_do_not_overlap(h200: Device, run: RecordedRun, pattern: str) -> None:
+    point = Point.of(4096, 64, 64, "float16", h200, pattern, 1 / 8)
     spec = explorer_spec(point, run)
-    text = trace(spec, "words")
-    ends = [y for y, t in zip(text["y"], text["text"], strict=True) if re.search("[■●▲▼✦] ", t)]
     inner = spec["layout"]["height"] - 54
-    gaps = [(b - a) * inner for half in (ends[:5], ends[5:]) for a, b in itertools.pairwise(half)]
-    assert len(ends) == 7, "five lines of runtime, two of memory"
-    assert min(gaps) >= 14
+    runtime, memory = end_labels(spec)
+    assert len(runtime) == len(ALGORITHMS) + 3, "ours and three peers"
+    assert len(memory) == len(ALGORITHMS)
+    for ends in (runtime, memory):
+        heights = sorted(y for _, y in ends)
+        assert min((b - a) * inner for a, b in itertools.pairwise(heights)) >= 14
 
 
-def test_it_is_quick_enough_to_drag(h200: Device, run: RecordedRun) -> None:
+@pytest.mark.parametrize("pattern", CHOICES)
+def test_it_is_quick_enough_to_drag(h200: Device, run: RecordedRun, pattern: str) -> None:
     """The goal is 50 ms from slider to redraw; building the spec may take a fifth of it."""
-    points = [Point.of(n, 64, 192, "float16", h200) for n in SEQLENS]
-    explorer_spec(points[0], run)  # fills the caches
+    points = [Point.of(n, 64, 64, "float16", h200, pattern, 1 / 8) for n in SEQLENS]
+    for p in points:
+        explorer_spec(p, run)  # fills the caches
     start = time.perf_counter()
     for p in points:
         explorer_spec(p, run)
     assert (time.perf_counter() - start) / len(points) < 0.02
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_that_is_new_stops_nobody(h200: Device, pattern: str) -> None:
+    """Nothing is cached at a new N, d or M; the largest mask that is drawn is built once."""
+    explorer_spec(Point.of(4096, 64, 64, "float16", h200, pattern, 1 / 8))
+    for n, d, kib in ((65536, 64, 61), (32768, 61, 24), (65536, 48, 4)):
+        point = Point.of(n, d, kib, "float16", h200, pattern, 1 / 16)
+        start = time.perf_counter()
+        explorer_spec(point)
+        taken = time.perf_counter() - start
+        # 65536 tokens in blocks of 11: the one mask beyond a million blocks that must be built.
+        assert taken < (0.25 if kib != 4 else 4), (n, d, kib, taken)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +288,9 @@ def test_the_note_covers_no_label(h200: Device, measured_run: Run, log: bool) ->
         Point.of(4096, 64, 24, "float16", h200), RecordedRun(measured_run), log=log
     )
     (note,) = spec["layout"]["annotations"]
-    text, domain = trace(spec, "words"), spec["layout"]["yaxis3"]["domain"]
-    ends = [
-        (x, y)
-        for x, y, t in zip(text["x"], text["y"], text["text"], strict=True)
-        if x < 0.5 and re.search("\\(model\\)|[▲▼✦] ", t)
-    ]
-    assert len(ends) == 5
+    domain = spec["layout"]["yaxis3"]["domain"]
+    ends, _ = end_labels(spec)
+    assert len(ends) == len(ALGORITHMS) + 3
     assert note["text"].count("<br>") == 1
     if log:
         height = (domain[1] - domain[0]) * 0.2
@@ -248,3 +300,112 @@ def test_the_note_covers_no_label(h200: Device, measured_run: Run, log: bool) ->
         width = 7 * max(map(len, note["text"].split("<br>"))) / (LEAST_WIDTH - 72)
         assert note["xanchor"] == "left"
         assert note["x"] + width < min(x for x, _ in ends)
+
+
+# -- block-sparse ----------------------------------------------------------------------------------
+
+
+def test_the_pattern_moves_the_flash_variants_only(h200: Device) -> None:
+    dense = Point.of(4096, 64, 64, "float16", h200)
+    sparse = Point.of(4096, 64, 64, "float16", h200, "local", 1 / 4)
+    for variant in ALGORITHMS.values():
+        less = sparse.traffic(variant).total_bytes < dense.traffic(variant).total_bytes
+        fewer = sparse.flops(variant) < dense.flops(variant)
+        assert less == fewer == variant.block_sparse, variant.name
+    text = words(explorer_spec(sparse))
+    assert "<b>dense standard</b>: " in text
+    assert "<b>block-sparse flash</b>: " in text
+    assert "HBM traffic: standard / flash = " in text
+    assert "local blocks 64 × 128, s = 8/32 = 0.25" in text
+
+
+def test_the_kept_blocks_are_drawn(h200: Device) -> None:
+    point = Point.of(4096, 64, 64, "float16", h200, "butterfly", 1 / 4)
+    assert point.blocks is not None
+    cells = trace(explorer_spec(point), "kept blocks")["z"]
+    kept = [[cell is not None for cell in row] for row in cells]
+    assert kept == point.blocks.mask().keep[0, 0].tolist()
+    i, j = current_tile(point)
+    assert kept[i][j], "the tile that is drawn is one that is visited"
+    dense = explorer_spec(Point.of(4096, 64, 64, "float16", h200))
+    assert not [t for t in dense["data"] if t["name"] == "kept blocks"]
+
+
+def test_many_blocks_share_a_cell_and_too_many_are_not_drawn(h200: Device) -> None:
+    point = Point.of(65536, 64, 64, "float16", h200, "random", 1 / 8)
+    cells = trace(explorer_spec(point), "kept blocks")["z"]
+    assert (len(cells), len(cells[0])) == (64, 64)
+    shares = [cell or 0.0 for row in cells for cell in row]
+    assert sum(shares) / len(shares) == pytest.approx(1 / 8, abs=5e-3)
+    text = words(explorer_spec(Point.of(65536, 64, 16, "float16", h200, "random", 1 / 8)))
+    assert "2048 × 2048 blocks:" in text
+    assert "too fine to draw" in text
+
+
+def test_asked_and_achieved_density_are_both_said(h200: Device) -> None:
+    spec = explorer_spec(Point.of(4096, 64, 192, "float16", h200, "local", 1 / 4))
+    assert "local blocks 64 × 384, s = 3/11 = 0.273, asked 0.25" in words(spec)
+    spec = explorer_spec(Point.of(128, 64, 64, "float16", h200, "local", 1 / 32))
+    assert "s = 1/1 = 1, asked 0.0312" in words(spec), "at least one block per row"
+
+
+def test_masked_rows_are_shown_where_they_exist(h200: Device, run: RecordedRun) -> None:
+    point = Point.of(4096, 64, 64, "float16", h200, "local", 1 / 8)
+    spec = explorer_spec(point, run)
+    line = trace(spec, "flash", "x3")
+    rows = run.curve("flash_q_outer", point, "latency_ms")
+    assert line["x"] == [r.seqlen_q for r in rows] == [2**e for e in range(10, 17)]
+    assert {r.block_mask for r in rows} == {"local 64x128"}
+    assert line["y"] == [r.median for r in rows]
+    assert trace(spec, "standard", "x3")["x"][0] == 128, "dense"
+    assert "dotted" not in words(spec)
+
+
+@pytest.mark.parametrize(
+    ("kib", "pattern", "density", "said"),
+    [
+        (64, "random", 1 / 8,
+         "no run with random blocks at s = 1/8; recorded: butterfly 1/4, local 1/2, local 1/8"),
+        (64, "local", 1 / 4,
+         "no run with local blocks at s = 1/4; recorded: butterfly 1/4, local 1/2, local 1/8"),
+        (16, "local", 1 / 8,
+         "no run with local blocks at s = 1/8; none was recorded at this d, dtype and M"),
+    ],
+)  # fmt: skip
+def test_a_pattern_without_a_run_shows_the_bound_of_flash(
+    h200: Device, run: RecordedRun, kib: int, pattern: str, density: float, said: str
+) -> None:
+    spec = explorer_spec(Point.of(4096, 64, kib, "float16", h200, pattern, density), run)
+    assert said in words(spec)
+    assert trace(spec, "flash (model)")["line"]["dash"] == "dot"
+    assert not [t for t in spec["data"] if t["name"] == "standard (model)"]
+    assert "dotted: model, lower bound" in words(spec)
+
+
+def test_a_curve_point_without_a_mask_is_left_out_and_named(h200: Device) -> None:
+    point = Point.of(4096, 64, 3, "float16", h200, "local", 1 / 8)
+    spec = explorer_spec(point, None)
+    assert max(trace(spec, "flash (model)")["x"]) == 32768
+    assert max(trace(spec, "standard (model)")["x"]) == 65536
+
+
+def test_a_variant_the_run_lacks_shows_its_bound(h200: Device, run: RecordedRun) -> None:
+    """As an older run of two variants, made of the rows of a newer one."""
+    rows = tuple(r for r in run.run.rows if r.variant not in ("standard_naive", "flash_kv_outer"))
+    older = RecordedRun(Run(run.run_id, run.run.about, rows))
+    spec = explorer_spec(Point.of(4096, 64, 64, "float16", h200), older)
+    assert trace(spec, "naive standard (model)")["line"]["dash"] == "dot"
+    assert trace(spec, "flash", "x3")["line"]["dash"] == "solid"
+    assert "no run of naive standard; no run of flash, K/V outer" in words(spec)
+    assert len(trace(spec, "counted")["x"]) == 2
+
+
+def test_the_naive_rows_are_found_at_every_budget(h200: Device, run: RecordedRun) -> None:
+    for kib in (16, 64, 192):
+        spec = explorer_spec(Point.of(4096, 64, kib, "float16", h200), run)
+        assert trace(spec, "naive standard", "x3")["x"][0] == 128
+
+
+def test_bf16_has_its_own_rows(h200: Device, run: RecordedRun) -> None:
+    spec = explorer_spec(Point.of(4096, 64, 64, "bfloat16", h200), run)
+    assert "no run in bf16; recorded: fp16, fp32" in words(spec)

@@ -11,13 +11,13 @@ from fa_kernels.figures.point import (
     ARITHMETIC,
     BANDWIDTH,
     CACHED,
+    COMPARED,
     SHOWN,
     Bound,
     Point,
-    binding,
     ratio_text,
-    sentence,
 )
+from fa_kernels.figures.sentence import binding, sentence
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.records import Run
 from fa_kernels.problem import AttentionProblem
@@ -25,7 +25,7 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.units import MIB
 from fa_kernels.variants import VARIANTS
 
-STANDARD = next(iter(VARIANTS))
+STANDARD = COMPARED[0]
 
 
 def test_tiles_are_the_papers_cut_to_the_sequence(h200: Device) -> None:
@@ -101,14 +101,17 @@ def test_no_recorded_time_is_below_its_bound(h200: Device, measured_run: Run) ->
     for row in rows:
         sizes = (row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim)
         problem = AttentionProblem(*sizes, row.dtype)
-        tiling = Tiling(row.block_m or 0, row.block_n or 0)
+        if row.block_mask:
+            continue  # below, and their masks are slow to build
+        tiling = Tiling(row.block_m or 1, row.block_n or 1)
         point = Point(problem, 1, tiling, h200)
         bound = point.bound(VARIANTS[row.variant])
         assert row.median is not None
         assert bound.compulsory_ms <= bound.requested_ms
         assert row.median > bound.ms, row
-        assert point.flops == matmul_flops(problem)
-        if (row.dtype, row.head_dim, row.seqlen_q) == ("float16", 64, 4096):
+        assert point.flops(VARIANTS[row.variant]) == matmul_flops(problem)
+        sizes_shown = (row.dtype, row.head_dim, row.seqlen_q)
+        if row.block_m is not None and sizes_shown == ("float16", 64, 4096):
             budgets.add((row.block_m, row.block_n))
     assert len(rows) > 500
     assert len(budgets) == 5, "all five M"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fa_kernels.device import Device, device
 from fa_kernels.figures.point import Point
-from fa_kernels.figures.recorded import RecordedRun, RecordedRuns, read_run
+from fa_kernels.figures.recorded import RecordedRun, RecordedRuns, is_at, read_run
 from fa_kernels.measure.records import Run, load_run
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 from tests.figures.synthetic import RUN_ID, SEQLENS, write_run
 
 
@@ -36,8 +38,56 @@ def test_a_curve_is_what_was_recorded_and_no_more(run: RecordedRun, h200: Device
 
 def test_our_variants_come_first(run: RecordedRun, h200: Device) -> None:
     names = run.names(at(h200), "latency_ms")
-    assert names[:2] == ["standard_tiled", "flash_q_outer"]
-    assert names[2:] == ["torch_eager", "torch_flash", "torch_cudnn"]
+    assert names == [*ALGORITHMS, "torch_eager", "torch_flash", "torch_cudnn"]
+
+
+def test_an_untiled_variants_row_is_found_without_tiles(run: RecordedRun, h200: Device) -> None:
+    rows = [run.row("standard_naive", at(h200, kib=kib), "hbm_bytes") for kib in (16, 100, 192)]
+    assert rows[0] is not None
+    assert (rows[0].block_m, rows[0].block_n) == (None, None)
+    assert rows == [rows[0]] * 3
+
+
+def masked(h200: Device, pattern: str = "local", density: float = 1 / 8, kib: int = 64) -> Point:
+    return Point.of(4096, 64, kib, "float16", h200, pattern, density)
+
+
+def test_a_masked_row_is_found_by_pattern_blocks_and_density(
+    run: RecordedRun, h200: Device
+) -> None:
+    row = run.row("flash_q_outer", masked(h200), "hbm_bytes")
+    assert row is not None
+    assert (row.block_mask, row.density) == ("local 64x128", 1 / 8)
+    assert row.median == masked(h200).traffic(VARIANTS["flash_q_outer"]).total_bytes
+    dense = run.row("flash_q_outer", at(h200, kib=64), "hbm_bytes")
+    assert dense is not None
+    assert (dense.block_mask, dense.density) == ("", 1.0)
+    for other in (masked(h200, "random"), masked(h200, density=1 / 4), masked(h200, kib=16)):
+        assert run.row("flash_q_outer", other, "hbm_bytes") is None
+    standard = run.row("standard_tiled", masked(h200), "hbm_bytes")
+    assert standard is not None
+    assert standard.block_mask == ""
+
+
+def test_densities_are_compared_by_what_they_keep(run: RecordedRun, h200: Device) -> None:
+    """The file holds six digits of a third; the row of 11 of 32 blocks is that of 0.34375."""
+    row = run.row("flash_q_outer", masked(h200), "latency_ms")
+    assert row is not None
+    near = RecordedRun(Run(run.run_id, run.run.about, (replace(row, density=0.125001),)))
+    assert near.row("flash_q_outer", masked(h200), "latency_ms") is not None
+    assert is_at(replace(row, density=0.125001), masked(h200))
+    assert not is_at(replace(row, density=0.25), masked(h200))
+    assert not is_at(row, at(h200, kib=64))
+
+
+def test_a_run_without_masks_says_so(run: RecordedRun, h200: Device) -> None:
+    assert run.missing_mask(masked(h200)) is None
+    assert run.missing_mask(at(h200)) is None
+    assert run.missing_mask(masked(h200, kib=100)) is None, "`missing` says what is wrong there"
+    rows = tuple(row for row in run.run.rows if not row.block_mask)
+    said = RecordedRun(Run(run.run_id, run.run.about, rows)).missing_mask(masked(h200))
+    assert said is not None
+    assert said.endswith("none was recorded at this d, dtype and M")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import CompileReport, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.measure import compile_all as subject
 from fa_kernels.measure.compile_all import SMEM_PER_BLOCK, architectures, compile_all, faults, jobs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, Variant
 
 
 def plan_of(count_traffic: bool = False) -> LaunchPlan:
@@ -55,12 +56,55 @@ def test_too_much_shared_memory_is_a_fault() -> None:
 
 
 def test_every_kernel_is_compiled_for_every_architecture_of_its_header() -> None:
-    done = Counter((p.kernel, arch) for p, arch in jobs() if not p.macros["COUNT_TRAFFIC"])
+    done = Counter((p.kernel, arch) for p, arch in jobs() if is_plain(p) and not is_control(p))
     for name in kernel_names():
         assert architectures(name) == [75, 80, 86, 89, 90, 100, 120]
         for arch in architectures(name):
-            assert done[name, arch] == 4  # two dtypes, d = 64 and 128
-    assert any(plan.macros["COUNT_TRAFFIC"] for plan, _ in jobs())
+            assert done[name, arch] >= 6  # three dtypes, d = 64 and 128
+
+
+def is_plain(plan: LaunchPlan) -> bool:
+    """What is launched by default: no counters, no trace, no block mask."""
+    options = ("COUNT_TRAFFIC", "TRACE", "BLOCK_SPARSE")
+    return not any(plan.macros.get(name, 0) for name in options)
+
+
+def is_control(plan: LaunchPlan) -> bool:
+    """A build of a variant that only isolates a difference; in fp32 O is carried in out anyway."""
+    o_io = plan.macros.get("O_IO_DTYPE", 0) and plan.macros["IO_BITS"] == 16
+    return bool(o_io or plan.macros.get("ONE_BLOCK_PER_HEAD", 0))
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_option_of_a_variant_is_compiled_somewhere(variant: Variant) -> None:
+    control = variant.control_for is not None
+    mine = [
+        (plan, arch) for plan, arch in jobs()
+        if plan.kernel == variant.kernel and is_control(plan) == control
+    ]  # fmt: skip
+    on_h200 = [plan.macros for plan, arch in mine if arch == 90]
+    dtypes = {(macros["IO_BITS"], macros["IO_BF16"]) for macros in on_h200}
+    known = {"float16": (16, 0), "bfloat16": (16, 1), "float32": (32, 0)}
+    assert dtypes == {known[dtype] for dtype in variant.dtypes}
+    for bits in dtypes:
+        of_dtype = [m for m in on_h200 if (m["IO_BITS"], m["IO_BF16"]) == bits]
+        assert {m["HEAD_DIM"] for m in of_dtype} == {64, 128}
+        assert {m["COUNT_TRAFFIC"] for m in of_dtype} == {0, 1}
+        assert {m.get("TRACE", 0) for m in of_dtype} == ({0, 1} if variant.traced else {0})
+        masks = {(m["MASK_BLOCK_M"], m["MASK_BLOCK_N"]) for m in of_dtype if m.get("BLOCK_SPARSE")}
+        assert ((24, 40) in masks and len(masks) > 1) == variant.block_sparse
+    least = {75, 90} if control else {75, 80, 86, 89, 90, 100, 120}
+    assert {arch for _, arch in mine} == least
+
+
+def test_spills_of_a_trace_are_no_fault_and_those_of_a_block_mask_are() -> None:
+    problem = AttentionProblem(1, 1, 256, 256, 64)
+    flash = VARIANTS["flash_q_outer"]
+    traced = flash.plan(problem, Tiling(64, 64), trace=True)
+    assert faults(traced, report_of(traced, spill_bytes=8), 90) == []
+    mask = BlockMask.pattern("local", 256, 256, 64, 64, 0.5)
+    masked = flash.plan(replace(problem, block_mask=mask), Tiling(64, 64))
+    assert faults(masked, report_of(masked, spill_bytes=8), 90) == ["8 bytes of spills"]
 
 
 def test_what_is_shipped_fits_every_gpu() -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from fa_kernels.measure.point import UNTILED
 from fa_kernels.measure.records import (
     COLUMNS,
+    COUNTER_UNITS,
     MEASURED_DIR,
     RUN_KEYS,
     SCHEMA_VERSION,
@@ -19,9 +21,12 @@ from fa_kernels.measure.records import (
 )
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.model import TENSORS
 from fa_kernels.variants import VARIANTS
 
-each_run = pytest.mark.parametrize("run", list_runs(), indirect=True)
+each_run = pytest.mark.parametrize("run", list_runs(kind="grid"), indirect=True)
+every_run = pytest.mark.parametrize("run", list_runs(), indirect=True)
+each_counters_run = pytest.mark.parametrize("run", list_runs(kind="counters"), indirect=True)
 
 
 @pytest.fixture
@@ -31,19 +36,13 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def ours(run: Run, **wanted: str) -> Iterator[tuple[Row, AttentionProblem, Tiling]]:
     for row in run.select(provider="fa_kernels", status="ok", **wanted):
-        assert row.block_m is not None and row.block_n is not None
-        causal = None if row.causal == "none" else row.causal
-        yield (
-            row,
-            AttentionProblem(
-                row.batch, row.nheads, row.seqlen_q, row.seqlen_k, row.head_dim, row.dtype, causal
-            ),
-            Tiling(row.block_m, row.block_n),
-        )
+        tiled = row.block_m is not None and row.block_n is not None
+        assert tiled == VARIANTS[row.variant].tiled
+        yield row, row.problem, Tiling(row.block_m, row.block_n) if tiled else UNTILED
 
 
 def test_there_is_a_run_to_show_without_a_gpu() -> None:
-    assert list_runs(), "restore data/measured with `git checkout data/measured`"
+    assert list_runs(kind="grid"), "restore data/measured with `git checkout data/measured`"
 
 
 @each_run
@@ -58,7 +57,7 @@ def test_counted_bytes_are_the_launched_model(run: Run) -> None:
 
 @each_run
 def test_tensors_add_up_to_the_total(run: Run) -> None:
-    for tensor in ("q", "k", "v", "s", "p", "out", "lse"):
+    for tensor in TENSORS:
         for row, problem, tiling in ours(run, metric=f"hbm_{tensor}_bytes"):
             assert row.median == VARIANTS[row.variant].launched(problem, tiling).of(tensor)
 
@@ -89,14 +88,27 @@ def test_what_was_not_measured_says_why(run: Run) -> None:
     assert not run.select(status="failed", provider="fa_kernels")
 
 
-@each_run
+@every_run
 def test_no_point_is_recorded_twice(run: Run) -> None:
     keys = [
         (r.provider, r.variant, r.dtype, r.head_dim, r.seqlen_q, r.seqlen_k, r.causal, r.block_m,
-         r.block_n, r.metric, r.batch, r.nheads)
+         r.block_n, r.metric, r.batch, r.nheads, r.block_mask, r.density)
         for r in run.rows
     ]  # fmt: skip
     assert len(keys) == len(set(keys))
+
+
+@each_counters_run
+def test_counters_are_of_checked_calls_and_add_up(run: Run) -> None:
+    counted = run.select(status="ok")
+    assert counted and {row.metric for row in counted} <= set(COUNTER_UNITS)
+    assert all(len(row.detail.split()) >= 3 for row in run.rows)
+    of = {(row.problem, row.contender, row.metric): row.median for row in counted}
+    for (problem, contender, metric), value in of.items():
+        if metric in ("dram_bytes", "l2_bytes"):
+            level = metric.removesuffix("_bytes")
+            parts = [of[problem, contender, f"{level}_{way}_bytes"] for way in ("read", "write")]
+            assert value == sum(part for part in parts if part is not None)
 
 
 def test_the_schema_files_say_what_the_loader_reads() -> None:

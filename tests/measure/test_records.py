@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.measure import records
 from fa_kernels.measure.records import (
     COLUMNS,
@@ -22,6 +23,7 @@ from fa_kernels.measure.records import (
     append_rows,
     list_runs,
     load_run,
+    mask_text,
     row_fault,
 )
 from tests.measure.rows import REFUSED, ROW, RUN_ID, row, write_run
@@ -50,7 +52,8 @@ def refused(root: Path, run_id: str = RUN_ID) -> str:
 def test_columns_are_the_published_ones() -> None:
     assert ",".join(COLUMNS) == (
         "provider,variant,pass,dtype,batch,nheads,nheads_kv,seqlen_q,seqlen_k,head_dim,causal,"
-        "dropout_p,density,block_m,block_n,metric,unit,p20,median,p80,n,status,detail,max_abs_err"
+        "dropout_p,density,block_m,block_n,metric,unit,p20,median,p80,n,status,detail,max_abs_err,"
+        "block_mask"
     )
 
 
@@ -122,7 +125,9 @@ def test_select_and_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "good",
     [ROW, REFUSED, row(median=1e-3, p20=1e-3, p80=1e-3), row(metric="peak_mem_bytes", unit="B"),
-     row(metric="hbm_lse_bytes", unit="B", max_abs_err=None), row(pass_="decode")],
+     row(metric="hbm_lse_bytes", unit="B", max_abs_err=None), row(pass_="decode"),
+     row(metric="dram_bytes", unit="B"), row(metric="ncu_latency_ms"),
+     row(metric="l2_hit_pct", unit="%", p80=100.0)],
 )  # fmt: skip
 def test_good_rows_have_no_fault(good: Row) -> None:
     assert row_fault(good) is None
@@ -137,6 +142,10 @@ def test_good_rows_have_no_fault(good: Row) -> None:
         ({"metric": "speed"}, "metric 'speed' with unit 'ms' is not known"),
         ({"unit": "s"}, "metric 'latency_ms' with unit 's' is not known"),
         ({"metric": "hbm_bytes"}, "metric 'hbm_bytes' with unit 'ms'"),
+        ({"metric": "dram_bytes"}, "metric 'dram_bytes' with unit 'ms'"),
+        ({"metric": "dram_q_bytes", "unit": "B"}, "metric 'dram_q_bytes' with unit 'B'"),
+        ({"metric": "sm_pct", "unit": "%", "p80": 100.5}, "100.5 is more than 100 %"),
+        ({"metric": "ncu_latency_ms", "max_abs_err": None}, "a counter without max_abs_err"),
         ({"median": None}, "status is ok but there is no median"),
         ({"median": -1.0}, "status is ok but there is no median"),
         ({"max_abs_err": None}, "a timing without max_abs_err: it was not checked"),
@@ -183,7 +192,7 @@ def spoil(root: Path, old: str, new: str) -> None:
         (",ok,", ",good,", "line 2: status = 'good' is not one of"),
         (",ok,", ",failed,", "line 2: status is 'failed' but there is a median"),
         ("checked,0.000125", "checked,", "line 2: a timing without max_abs_err"),
-        ("checked,0.000125", "checked", "line 2: max_abs_err = None is not"),
+        ("checked,0.000125", "checked", "line 2: block_mask = None is not"),
         ("checked,0.000125", "checked,0.000125,7", "line 2: more cells than columns"),
         (",ms,", ",us,", "line 2: metric 'latency_ms' with unit 'us' is not known"),
         ("provider,", "who,", "has other columns than provider, variant, pass"),
@@ -284,6 +293,17 @@ def test_run_ids_have_one_form(tmp_path: Path, run_id: str) -> None:
     assert "calls itself" in refused(tmp_path, run_id)
 
 
+@pytest.mark.parametrize("kind", ["timings", None, 5, ["grid"]])
+def test_a_run_is_of_a_known_kind(tmp_path: Path, kind: Any) -> None:
+    write_run(tmp_path, [ROW], kind=kind)
+    assert f"has kind {kind!r}, not one of ('grid', 'counters')" in refused(tmp_path)
+
+
+def test_a_run_without_a_kind_is_the_grid(tmp_path: Path) -> None:
+    write_run(tmp_path, [ROW])
+    assert load_run(RUN_ID, tmp_path).kind == "grid"
+
+
 # -- which runs there are -------------------------------------------------------------------
 
 
@@ -309,3 +329,43 @@ def test_the_default_folder_is_the_repositorys(
     write_run(tmp_path, [ROW])
     calls: list[Callable[[], Any]] = [list_runs, lambda: load_run(RUN_ID).run_id]
     assert [call() for call in calls] == [[RUN_ID], RUN_ID]
+
+
+# -- block masks ----------------------------------------------------------------------------------
+
+
+def test_a_masked_row_gives_its_problem_back(tmp_path: Path) -> None:
+    mask = BlockMask.pattern("butterfly", 4096, 4096, 64, 128, 1 / 6)
+    masked = row(density=mask.density, block_mask=mask_text(mask))
+    write_run(tmp_path, [masked])
+    (again,) = load_run(RUN_ID, tmp_path).rows
+    assert again.block_mask == "butterfly 64x128"
+    assert again.problem.block_mask == mask and ROW.problem.block_mask is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"block_mask": "striped 64x64", "density": 0.5}, "is not a pattern and its block size"),
+        ({"block_mask": "local 64", "density": 0.5}, "is not a pattern and its block size"),
+        ({"density": 0.5}, "without a block mask"),
+        ({"density": 0.0, "block_mask": "local 64x64"}, "out of range"),
+    ],
+)
+def test_a_mask_that_says_too_little_is_refused(changes: dict[str, Any], fault: str) -> None:
+    assert fault in str(row_fault(row(**changes)))
+
+
+def test_runs_from_before_there_were_masks_are_read_and_go_on_without_any(tmp_path: Path) -> None:
+    write_run(tmp_path, [ROW])
+    path = tmp_path / RUN_ID / "rows.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = [line.removesuffix(",block_mask").removesuffix(",") for line in lines]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    load_run.cache_clear()
+    assert load_run(RUN_ID, tmp_path).rows == (ROW,)
+    append_rows(tmp_path / RUN_ID, [row(seqlen_q=512, seqlen_k=512)])
+    load_run.cache_clear()
+    assert len(load_run(RUN_ID, tmp_path).rows) == 2
+    with pytest.raises(RecordError, match="was begun before runs held block masks"):
+        append_rows(tmp_path / RUN_ID, [row(density=0.5, block_mask="local 64x64")])

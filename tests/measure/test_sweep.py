@@ -22,12 +22,13 @@ from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
 from tests.measure.rows import ROW, row, write_run
 
-SMALL = Grid((128, 256), (64,), ("float16",), (64,), ("torch_flash",))
+SMALL = Grid((128, 256), (64,), ("float16",), (64,), (64,), peers=("torch_flash",))
 
 
 def test_the_default_grid_is_the_explorers() -> None:
-    problems = list(Grid().problems())
-    assert len(problems) == 2 * 3 * 10 == len(set(problems))
+    problems = [p for p in Grid().problems() if p.block_mask is None]
+    assert len(problems) == 3 * 3 * 10 == len(set(problems))
+    assert {p.dtype for p in problems} == {"float32", "float16", "bfloat16"}
     assert {p.seqlen_q for p in problems} == {2**e for e in range(7, 17)}
     for p in problems:
         assert p.nheads * p.head_dim == 2048 and p.seqlen_q == p.seqlen_k
@@ -35,7 +36,8 @@ def test_the_default_grid_is_the_explorers() -> None:
 
 
 def test_every_curve_starts_short_so_that_estimates_come_from_the_point_before() -> None:
-    order = [(p.dtype, p.head_dim, p.seqlen_q) for p in Grid().problems()]
+    every = [p for p in Grid().problems() if p.block_mask is None]
+    order = [(p.dtype, p.head_dim, p.seqlen_q) for p in every]
     for curve in {key[:2] for key in order}:
         lengths = [n for dtype, d, n in order if (dtype, d) == curve]
         assert lengths == sorted(lengths)
@@ -63,9 +65,10 @@ def test_contenders_are_every_tiling_once_and_the_peers() -> None:
     field = contenders(problem, grid)
     ours = [c for c in field if c.provider == "fa_kernels"]
     tilings = {Tiling.from_sram(kib * KIB, 64, "float16") for kib in grid.sram_kib}
-    assert {(c.variant, c.tiling) for c in ours} == {(n, t) for n in VARIANTS for t in tilings}
-    assert len(ours) == len(VARIANTS) * 3
-    assert [c.provider for c in field if c.tiling is None] == list(BASELINES)
+    wanted = {(n, t) for n, v in VARIANTS.items() for t in (tilings if v.tiled else [None])}
+    assert {(c.variant, c.tiling) for c in ours} == wanted
+    assert len(ours) == len(wanted)
+    assert [c.provider for c in field if c.provider != "fa_kernels"] == list(BASELINES)
 
 
 def test_budgets_that_give_the_same_clipped_tiles_are_measured_once() -> None:
@@ -73,7 +76,45 @@ def test_budgets_that_give_the_same_clipped_tiles_are_measured_once() -> None:
     ours = [c for c in contenders(problem, Grid()) if c.provider == "fa_kernels"]
     keys = [(c.variant, c.tiling) for c in ours]
     assert len(keys) == len(set(keys)) < len(VARIANTS) * 5
-    assert all(c.tiling is not None and c.tiling.block_n <= 128 for c in ours)
+    assert all(c.tiling is None or c.tiling.block_n <= 128 for c in ours)
+    assert all((c.tiling is None) != VARIANTS[c.variant].tiled for c in ours)
+
+
+def test_controls_are_measured_at_fewer_budgets() -> None:
+    problem = AttentionProblem.of_tokens(4096, 64)
+    grid = Grid(sram_kib=(16, 64, 192), control_sram_kib=(64,))
+    ours = [c for c in contenders(problem, grid) if c.provider == "fa_kernels"]
+    tilings = {name: {c.tiling for c in ours if c.variant == name} for name in VARIANTS}
+    for name, variant in VARIANTS.items():
+        if variant.control_for is not None:
+            assert tilings[name] == {Tiling.from_sram(64 * KIB, 64, "float16")}
+            assert tilings[name] < tilings[variant.control_for]
+
+
+def test_no_variant_contends_in_a_dtype_that_it_does_not_take() -> None:
+    for dtype in ("float32", "float16", "bfloat16"):
+        field = contenders(AttentionProblem.of_tokens(4096, 64, dtype), Grid())
+        ours = {c.variant for c in field if c.provider == "fa_kernels"}
+        assert ours == {name for name, v in VARIANTS.items() if dtype in v.dtypes}
+
+
+def test_no_block_mask_is_measured_twice() -> None:
+    """A density that no mask of few blocks has is that of its neighbour."""
+    masked = [p for p in Grid().problems() if p.block_mask is not None]
+    seen = [(p.seqlen_q, p.block_mask.name, p.block_mask.density) for p in masked if p.block_mask]
+    assert len(seen) == len(set(seen))
+
+
+def test_block_masks_are_measured_with_their_blocks_as_tiles() -> None:
+    masked = [p for p in Grid().problems() if p.block_mask is not None]
+    assert {p.block_mask.name for p in masked if p.block_mask} == {"local", "butterfly"}
+    for p in masked:
+        mask = p.block_mask
+        assert mask is not None and mask.density < 1.0
+        assert (p.dtype, p.head_dim) == ("float16", 64) and p.seqlen_q >= 1024
+        field = contenders(p, Grid())
+        assert {c.variant for c in field} == {"flash_kv_outer", "flash_q_outer"}
+        assert {c.tiling for c in field} == {Tiling(mask.block_m, mask.block_n)}
 
 
 def test_workspace_is_predicted_for_every_contender() -> None:
@@ -231,7 +272,8 @@ def test_a_sweep_measures_every_problem_and_learns_from_the_one_before(
     assert gpu.estimates[1]["fa_kernels flash_q_outer 64x128"] == pytest.approx(2.0)
     records.load_run.cache_clear()
     rows = records.load_run(folder.name, tmp_path).rows
-    assert [r.seqlen_q for r in rows] == [128] * 3 + [256] * 3
+    each = len(VARIANTS) + 1  # one budget, one peer
+    assert [r.seqlen_q for r in rows] == [128] * each + [256] * each
     assert (
         said[0] == "0 rows recorded, 2 problems to do or to finish"
         and "compiled 7 kernels" in said[1]
@@ -264,7 +306,7 @@ def test_a_contender_without_its_latency_is_measured_again(gpu: FakeGpu, tmp_pat
     assert run_sweep(folder, SMALL, say=lambda text: None)
     assert list(gpu.estimates[-1]) == ["torch_flash sdpa"]
     records.load_run.cache_clear()
-    assert len(records.load_run(folder.name, tmp_path).rows) == 6
+    assert len(records.load_run(folder.name, tmp_path).rows) == 2 * (len(VARIANTS) + 1)
 
 
 @pytest.mark.usefixtures("described")

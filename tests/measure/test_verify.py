@@ -16,6 +16,7 @@ import pytest
 from fa_kernels.cuda.compile import kernel_hash
 from fa_kernels.measure import verify as subject
 from fa_kernels.measure.cases import (
+    BF16_HEAD_DIMS,
     DTYPES,
     HEAD_DIMS,
     LAYOUTS,
@@ -25,11 +26,13 @@ from fa_kernels.measure.cases import (
     cases,
     make_inputs,
 )
-from fa_kernels.measure.verify import Tally, verify, write_verified
-from fa_kernels.problem import AttentionProblem
+from fa_kernels.measure.verify import Tally, takes, trace_agrees, verify, write_verified
+from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.trace import Trace, trace_row
 from fa_kernels.traffic.counter import count_traffic as count
 from fa_kernels.variants import VARIANTS
+from tests.cuda.fake_cupy import fake_cupy, on_gpu
 
 FLASH = "04_flash_q_outer"
 PROBLEM = AttentionProblem(2, 3, 33, 47, 20, "float16", "bottom_right")
@@ -43,12 +46,48 @@ def test_the_cases_are_those_that_were_promised() -> None:
     for shape in ((1, 1), (17, 17), (113, 203), (1023, 1024), (239, 1)):
         assert shape in SEQLENS
     assert {1, 20, 63, 64, 96, 128, 256} <= set(HEAD_DIMS)
-    promised = itertools.product(SEQLENS, HEAD_DIMS, DTYPES, MASKS)
-    assert {(*shape, d, dtype, mask) for shape, d, dtype, mask in promised} <= seen
+    assert set(DTYPES) == set(ITEMSIZE)
+    promised = {
+        (*shape, d, dtype, mask)
+        for shape, d, dtype, mask in itertools.product(SEQLENS, HEAD_DIMS, DTYPES, MASKS)
+        if dtype != "bfloat16" or d in BF16_HEAD_DIMS
+    }
+    assert promised <= seen
     assert {c.layout for c in every} == set(LAYOUTS)
     assert any(c.scale_inputs > 1 for c in every)
     assert any(c.problem.q_bytes // 2 > 2**31 for c in every), "offsets beyond 32 bits"
     assert any(c.problem.seqlen_q * c.problem.seqlen_k >= 2**32 for c in every)
+
+
+def test_block_masks_are_among_the_cases() -> None:
+    """Blocks equal to the tiles, smaller, larger, and cut by them; per head; with empty rows."""
+    masked = [case for case in cases() if case.problem.block_mask is not None]
+    assert {case.problem.dtype for case in masked} == set(DTYPES)
+    assert {case.problem.causal for case in masked} == set(MASKS)
+    leads, kinds = set(), set()
+    for case in masked:
+        mask, tiling = case.problem.block_mask, case.tiling
+        assert mask is not None
+        assert not mask.keep[..., 1, :].any() and not mask.keep[..., :, 2].any()
+        leads.add(mask.lead)
+        equal = (mask.block_m, mask.block_n) == (tiling.block_m, tiling.block_n)
+        cuts = mask.block_m % tiling.block_m or mask.block_n % tiling.block_n
+        kinds.add("equal" if equal else "cuts" if cuts else "larger")
+    assert {(1, 1), (2, 3), (1, 3), (2, 1)} <= leads
+    assert {"equal", "cuts"} <= kinds
+
+
+def test_every_variant_is_shown_every_kind_of_case_that_it_takes() -> None:
+    every = list(cases())
+    for variant in VARIANTS.values():
+        mine = [case for case in every if takes(variant, case)]
+        assert {case.problem.dtype for case in mine} == set(variant.dtypes)
+        assert {case.layout for case in mine} == set(LAYOUTS)
+        assert {case.problem.causal for case in mine} == set(MASKS)
+        masked = [case for case in mine if case.problem.block_mask is not None]
+        assert bool(masked) == variant.block_sparse
+        dims = {case.problem.head_dim for case in mine}
+        assert dims == {64} if variant.control_for else set(HEAD_DIMS) <= dims
 
 
 def test_inputs_are_scaled_and_differ_by_seed() -> None:
@@ -115,6 +154,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[dict[str, Tall
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(subject, "cases", lambda: iter(CASES))
     monkeypatch.setattr(subject, "_poison", lambda problem, variant: None)
+    monkeypatch.setattr(subject, "trace_agrees", lambda variant, dtype, masked: [])
+    monkeypatch.delitem(VARIANTS, "flash_q_outer_one_block")  # the same kernel with an option
 
     def with_run(run: Run) -> tuple[dict[str, Tally], list[str]]:
         monkeypatch.setitem(VARIANTS, "flash_q_outer", replace(VARIANTS["flash_q_outer"], run=run))
@@ -127,7 +168,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[dict[str, Tall
 def test_a_right_kernel_passes(gpu: Callable[[Run], Any]) -> None:
     tallies, said = gpu(honest)
     tally = tallies[FLASH]
-    assert (list(tallies), tally.cases, tally.failures, tally.skipped) == ([FLASH], 6, 0, 0)
+    # Two cases; NaN and inf, and a trace with and without a block mask, in three dtypes each.
+    assert (list(tallies), tally.cases, tally.failures, tally.skipped) == ([FLASH], 14, 0, 0)
     assert not any(text.startswith("FAIL") for text in said)
     assert tally.max_out_err is not None and set(tally.max_out_err) == {"float16", "float32"}
     assert 0 < tally.max_out_err["float32"] < tally.max_out_err["float16"] < 0.01
@@ -151,7 +193,7 @@ def test_a_wrong_kernel_fails_every_case_in_words(
 ) -> None:
     tallies, said = gpu(run)
     assert tallies[FLASH].failures >= 2
-    failures = [text for text in said if text.startswith(f"FAIL {FLASH} Case")]
+    failures = [text for text in said if text.startswith("FAIL flash_q_outer Case")]
     assert len(failures) == 2 and all(sentence in text for text in failures), failures
 
 
@@ -160,7 +202,8 @@ def test_a_case_this_gpu_cannot_hold_is_counted_as_refused(
 ) -> None:
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 1024)
     tally = gpu(crashing)[0][FLASH]
-    assert (tally.cases, tally.failures, tally.skipped) == (0, 0, 6)
+    assert tally.cases == 6, "traces are of one small shape"
+    assert (tally.failures, tally.skipped) == (0, 8)
 
 
 def spreading(*args: Any, **options: Any) -> Any:
@@ -173,8 +216,87 @@ def spreading(*args: Any, **options: Any) -> Any:
 
 def test_a_kernel_that_spreads_nan_fails(gpu: Callable[[Run], Any]) -> None:
     tallies, said = gpu(spreading)
-    assert tallies[FLASH].failures == 4, "NaN and inf, in two dtypes"
+    assert tallies[FLASH].failures == 6, "NaN and inf, in three dtypes"
     assert "nan in one query row reaches another row (float16)" in said[1]
+
+
+def test_all_variants_of_the_named_ones_kernel_are_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record is about a kernel with all its options."""
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    seen: set[str] = set()
+
+    def check(variant: Any, *args: Any) -> list[str]:
+        seen.add(variant.name)
+        return ["wrong"] if variant.control_for else []
+
+    monkeypatch.setattr(subject, "precompile", lambda *a: 0)
+    monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(subject, "cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "nan_leaves_its_row", check)
+    monkeypatch.setattr(subject, "trace_agrees", check)
+    tallies = verify(["flash_q_outer"], lambda text: None)
+    assert seen == {"flash_q_outer", "flash_q_outer_one_block"}
+    assert list(tallies) == [FLASH] and tallies[FLASH].failures == 12
+
+
+# -- traces ---------------------------------------------------------------------------------
+
+Change = Callable[[Trace], Trace]
+HONEST: Change = lambda trace: trace  # noqa: E731
+TAMPERED: dict[str, tuple[Change, str]] = {
+    "m": (lambda t: replace(t, m=t.m + np.float32(0.1)), "trace of m differs by"),
+    "l": (lambda t: replace(t, l=t.l * np.float32(1.5)), "trace of l differs by"),
+    "alpha": (lambda t: replace(t, alpha=t.alpha + np.float32(0.1)), "trace of alpha differs"),
+    "acc": (lambda t: replace(t, acc=t.acc * np.float32(1.5)), "trace of acc differs by"),
+    "NaN": (lambda t: replace(t, m=t.m * np.float32(np.nan)), "trace of m differs by nan"),
+    "a visit less": (
+        lambda t: replace(t, key_start=t.key_start[:-1], key_stop=t.key_stop[:-1]), "other keys",
+    ),
+    "normalised": (lambda t: replace(t, normalised=not t.normalised), "is normalised otherwise"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """`trace_agrees` with the NumPy trace, changed, in place of the kernel's."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+
+    def with_change(change: Change, name: str, dtype: str, masked: bool) -> list[str]:
+        variant = VARIANTS[name]
+
+        def run(q: Any, k: Any, v: Any, p: Any, t: Any) -> Any:
+            out, lse = variant.reference(*(x.get() for x in (q, k, v)), p, t)
+            return on_gpu(out), on_gpu(lse), None
+
+        def row(*inputs: Any, backend: str, **options: Any) -> Trace:
+            trace = trace_row(*inputs, backend="numpy", **options)
+            return change(trace) if backend == "cuda" else trace
+
+        monkeypatch.setattr(subject, "trace_row", row)
+        return trace_agrees(replace(variant, run=run), dtype, masked)
+
+    return with_change
+
+
+TRACED = [(n, dtype) for n, v in VARIANTS.items() if v.traced for dtype in v.dtypes]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("name", "dtype"), TRACED)
+def test_a_right_trace_agrees(
+    name: str, dtype: str, masked: bool, traced: Callable[..., list[str]]
+) -> None:
+    assert traced(HONEST, name, dtype, masked) == []
+
+
+@pytest.mark.parametrize("name", ["flash_kv_outer", "flash_q_outer", "flash_kv_outer_io"])
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_wrong_trace_does_not(what: str, name: str, traced: Callable[..., list[str]]) -> None:
+    change, sentence = TAMPERED[what]
+    found = traced(change, name, "float16", True)
+    assert any(sentence in fault for fault in found), found
 
 
 def test_unknown_names_are_refused() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import settings
 
+from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.problem import AttentionProblem
 
 #: (seqlen_q, seqlen_k): one element, below a tile, no multiple of anything, longer q than k
@@ -26,18 +28,43 @@ def random_inputs(problem: AttentionProblem, dtype: str = "float64", seed: int =
 
     def normal(seqlen: int) -> np.ndarray:
         shape = (problem.batch, problem.nheads, seqlen, problem.head_dim)
-        return rng.standard_normal(shape).astype(dtype)
+        return rng.standard_normal(shape).astype(io_dtype(dtype))
 
     return normal(problem.seqlen_q), normal(problem.seqlen_k), normal(problem.seqlen_k)
 
 
+def random_mask(
+    nq: int,
+    nk: int,
+    block_m: int,
+    block_n: int,
+    lead: tuple[int, int] = (1, 1),
+    *,
+    density: float = 0.4,
+    seed: int = 0,
+) -> BlockMask:
+    """A block mask of independent blocks: rows and columns of blocks may keep nothing."""
+    shape = (*lead, max(1, -(-nq // block_m)), max(1, -(-nk // block_n)))
+    return BlockMask.from_dense(
+        np.random.default_rng(seed).random(shape) < density, block_m, block_n
+    )
+
+
 def allowed_pairs(problem: AttentionProblem) -> np.ndarray:
-    """(seqlen_q, seqlen_k) bool from the definition of the masks, without fa_kernels.masks."""
+    """Bool (seqlen_q, seqlen_k) from the definition of the masks, without fa_kernels.masks.
+
+    With a block mask (batch or 1, nheads or 1, seqlen_q, seqlen_k).
+    """
     shape = (problem.seqlen_q, problem.seqlen_k)
-    if problem.causal is None:
-        return np.ones(shape, bool)
-    shift = problem.seqlen_k - problem.seqlen_q if problem.causal == "bottom_right" else 0
-    return np.tril(np.ones(shape, bool), k=shift)
+    allowed = np.ones(shape, bool)
+    if problem.causal is not None:
+        shift = problem.seqlen_k - problem.seqlen_q if problem.causal == "bottom_right" else 0
+        allowed = np.tril(allowed, k=shift)
+    mask = problem.block_mask
+    if mask is None:
+        return allowed
+    elements = mask.keep.repeat(mask.block_m, axis=-2).repeat(mask.block_n, axis=-1)
+    return allowed & elements[..., : shape[0], : shape[1]]
 
 
 def plain_attention(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import (
     TENSORS,
     Traffic,
+    launched_flash_kv_outer,
+    launched_flash_kv_outer_io,
     launched_flash_q_outer,
+    launched_standard_naive,
     launched_standard_tiled,
     paper_flash_kv_outer,
     paper_flash_q_outer,
     paper_standard,
 )
 from fa_kernels.units import KIB
+from tests.reference.problems import random_mask
 
 #: GPT-2 medium, the shape of FlashAttention, fig. 2: batch 64, 16 heads, N = 1024, d = 64, fp16.
 GPT2_MEDIUM = AttentionProblem(64, 16, 1024, 1024, 64, "float16")
@@ -119,7 +125,99 @@ def test_launched_standard_re_reads_q_and_k_per_tile(nk: int, reads_of_s: int) -
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("launched", [launched_flash_q_outer, launched_standard_tiled])
+def test_launched_naive_reads_a_row_for_every_element() -> None:
+    """The header of 01, no mask: 2 N K d; 4 N K; N K (d + 1); N K d; N d; and N fp32."""
+    nq, nk, d = 113, 203, 20
+    problem = AttentionProblem(3, 2, nq, nk, d, "bfloat16")
+    elements = 2 * nq * nk * d + 4 * nq * nk + nq * nk * (d + 1) + nq * nk * d + nq * d
+    assert launched_standard_naive(problem, Tiling(1, 1)).total_bytes == 6 * (2 * elements + 4 * nq)
+
+
+@pytest.mark.parametrize(("launched", "o_itemsize"), [
+    (launched_flash_kv_outer, 4), (launched_flash_kv_outer_io, 2),
+])  # fmt: skip
+def test_launched_kv_outer_carries_o(launched: Callable[..., Traffic], o_itemsize: int) -> None:
+    """The header of 03, no mask, T visits of a Q tile."""
+    nq, nk, d = 113, 203, 20
+    problem = AttentionProblem(3, 2, nq, nk, d, "float16")
+    visits = math.ceil(nk / 48)
+    traffic = launched(problem, Tiling(32, 48))
+    assert traffic.of("k") == traffic.of("v") == 6 * 2 * nk * d
+    assert traffic.of("q") == 6 * 2 * visits * nq * d
+    assert traffic.of("out") == 6 * (2 * (visits - 1) * nq * d * o_itemsize + nq * d * 2)
+    assert traffic.of("lse") == 6 * 4 * (4 * (visits - 1) * nq + nq)
+
+
+# -- published figures ----------------------------------------------------------------------
+
+
+def test_the_swapped_loops_move_more_unless_a_cache_answers() -> None:
+    """N = 1024, B_r = 64: 4.57 GB against a floor of 0.54 GB when each tensor is touched once."""
+    swapped = paper_flash_q_outer(GPT2_MEDIUM, Tiling(64, 64))
+    assert swapped.total_bytes / 1e9 == pytest.approx(4.57, abs=0.005)
+    floor = 2 * GPT2_MEDIUM.q_bytes + 2 * GPT2_MEDIUM.kv_bytes + GPT2_MEDIUM.lse_bytes
+    assert floor / 1e9 == pytest.approx(0.54, abs=0.005)
+    # Algorithm 1 with the same B_r and the B_c of an A100's SRAM moves less than that.
+    algorithm_1 = paper_flash_kv_outer(GPT2_MEDIUM, Tiling.from_sram(192 * KIB, 64, "float16"))
+    assert floor < algorithm_1.total_bytes < swapped.total_bytes
+
+
+def test_flash_moves_a_ninth_of_standard_at_the_shape_of_fig_2() -> None:
+    """FlashAttention, fig. 2 (left) prints 40.3 and 4.4 GB for both passes; this is the forward."""
+    standard = paper_standard(GPT2_MEDIUM).total_bytes
+    tiling = Tiling.from_sram(192 * KIB, 64, "float16")
+    flash = paper_flash_kv_outer(GPT2_MEDIUM, tiling).total_bytes
+    assert tiling == Tiling(64, 384)
+    assert standard / 1e9 == pytest.approx(9.13, abs=0.005)
+    assert standard / flash > 5
+
+
+def test_fewer_blocks_move_fewer_bytes_in_proportion() -> None:
+    """FlashAttention, fig. 2 (right) and proposition 4: block-sparse, Theta(Nd + N^2 d^2 s / M)."""
+    n, tiling = 4096, Tiling(64, 384)
+    dense = AttentionProblem(4, 8, n, n, 64, "float16")
+    whole = paper_flash_kv_outer(dense, tiling)
+    for percent in (20, 30, 40, 50, 60, 100):
+        mask = BlockMask.pattern("butterfly", n, n, 64, 384, percent / 100)
+        traffic = paper_flash_kv_outer(replace(dense, block_mask=mask), tiling)
+        for tensor in ("q", "out", "lse"):
+            assert traffic.of(tensor) == pytest.approx(mask.density * whole.of(tensor), rel=1e-9)
+        assert traffic.of("k") == whole.of("k") and traffic.of("v") == whole.of("v")
+    assert traffic.same_as(whole)
+
+
+def test_algorithm_5_by_hand() -> None:
+    """Three passes of 5 Q tiles, 15 visits; 6 are kept. K and V are still read once."""
+    keep = [
+        [True, False, False],
+        [True, True, False],
+        [False] * 3,
+        [False, False, True],
+        [True] * 3,
+    ]
+    keep[4][1] = False
+    mask = BlockMask.from_dense(keep, 2, 3)
+    problem = AttentionProblem(1, 1, 10, 7, 4, "float16", block_mask=mask)
+    traffic = paper_flash_kv_outer(problem, Tiling(2, 3))
+    assert mask.keep.sum() == 6
+    assert traffic.read_bytes == {"q": 6 * 16, "k": 56, "v": 56, "out": 6 * 16, "lse": 6 * 16}
+    assert traffic.written_bytes == {"out": 6 * 16, "lse": 6 * 16}
+    swapped = paper_flash_q_outer(problem, Tiling(2, 3))
+    assert swapped.read_bytes == {"q": 80, "k": 112, "v": 112}  # 6 of 15 visits, 5 dense passes
+
+
+def test_the_paper_skips_by_the_block_mask_alone() -> None:
+    """Algorithm 5 knows no causal mask: the model of the paper does not either."""
+    mask = random_mask(113, 203, 32, 32)
+    sizes = (2, 3, 113, 203, 20, "float16")
+    plain, causal = (AttentionProblem(*sizes, c, block_mask=mask) for c in (None, "bottom_right"))
+    for model in (paper_flash_kv_outer, paper_flash_q_outer):
+        assert model(plain, Tiling(32, 32)).same_as(model(causal, Tiling(32, 32)))
+
+
+@pytest.mark.parametrize("launched", [
+    launched_flash_q_outer, launched_standard_tiled, launched_standard_naive,
+])  # fmt: skip
 def test_traffic_beyond_32_bits_does_not_overflow(launched: Callable[..., Traffic]) -> None:
     huge = AttentionProblem(1, 64, 2**20, 2**20, 128, "float32", "bottom_right")
     total = launched(huge, Tiling(1, 1)).total_bytes
@@ -132,7 +230,7 @@ SOME = Traffic({"q": 10, "s": 5}, {"s": 5, "out": 20})
 
 
 def test_of_and_total() -> None:
-    assert [SOME.of(t) for t in TENSORS] == [10, 0, 0, 10, 0, 20, 0]
+    assert [SOME.of(t) for t in TENSORS] == [10, 0, 0, 10, 0, 20, 0, 0]
     assert SOME.total_bytes == 40 == sum(SOME.of(t) for t in TENSORS)
 
 
@@ -140,6 +238,14 @@ def test_times() -> None:
     assert SOME.times(3).read_bytes == {"q": 30, "s": 15}
     assert SOME.times(3).written_bytes == {"s": 15, "out": 60}
     assert SOME.times(0).total_bytes == 0
+
+
+def test_plus() -> None:
+    both = SOME.plus(Traffic({"q": 1, "mask": 7}, {"lse": 3}))
+    assert both.read_bytes == {"q": 11, "s": 5, "mask": 7}
+    assert both.written_bytes == {"s": 5, "out": 20, "lse": 3}
+    assert list(both.read_bytes) == ["q", "s", "mask"], "in the order of every table"
+    assert SOME.plus(Traffic()).same_as(SOME)
 
 
 def test_intensity() -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from fa_kernels.block_mask import PATTERNS
 from fa_kernels.session import Session
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 from fa_kernels.widgets.checks import check_traffic
 from fa_kernels.widgets.story import story
 from tests.figures.synthetic import RUN_ID
@@ -15,8 +17,9 @@ from tests.figures.synthetic import RUN_ID
 def test_recorded_point(recorded: Session) -> None:
     check = check_traffic(256, 64, 32, session=recorded)
     assert check.ok
-    assert [line.ratio for line in check.lines.values()] == [1.0, 1.0]
-    assert [line.kernel_ratio for line in check.lines.values()] == [1.0, 1.0]
+    assert list(check.lines) == list(ALGORITHMS)
+    assert {line.ratio for line in check.lines.values()} == {1.0}
+    assert {line.kernel_ratio for line in check.lines.values()} == {1.0}
     assert RUN_ID in str(check)
     assert RUN_ID in check._repr_html_()
 
@@ -25,6 +28,25 @@ def test_point_that_was_not_recorded(recorded: Session) -> None:
     check = check_traffic(113, 20, 16, dtype="fp32", session=recorded)
     assert check.ok
     assert "not recorded at this point" in str(check)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_block_masks_are_counted_too(bare: Session, pattern: str) -> None:
+    dense = check_traffic(500, 20, 8, session=bare)
+    check = check_traffic(500, 20, 8, pattern=pattern, density=1 / 4, session=bare)
+    assert check.ok
+    for name, line in check.lines.items():
+        fewer = line.counted_bytes < dense.lines[name].counted_bytes
+        assert fewer == VARIANTS[name].block_sparse, name
+    assert f"{pattern} blocks 20 × " in str(check)
+    assert "block-sparse flash" in str(check)
+    assert "dense standard" in str(check)
+
+
+def test_recorded_masks_are_found(recorded: Session) -> None:
+    check = check_traffic(1024, 64, 64, pattern="local", density=1 / 2, session=recorded)
+    assert check.ok
+    assert {line.kernel_ratio for line in check.lines.values()} == {1.0}
 
 
 def test_without_a_run(bare: Session) -> None:
@@ -36,7 +58,12 @@ def test_without_a_run(bare: Session) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"N": 65536}, "N = 65536 would keep NumPy busy"), ({"d": 0}, "d = 0 is out of range")],
+    [
+        ({"N": 65536}, "N = 65536 would keep NumPy busy"),
+        ({"d": 0}, "d = 0 is out of range"),
+        ({"pattern": "plaid"}, "pattern = 'plaid' is not known: use one of dense, local"),
+        ({"pattern": "local", "density": 2}, "density = 2 is out of range"),
+    ],
 )
 def test_bad_values(bare: Session, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -5,7 +5,7 @@
 // Tensors: q, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads, seqlen_k, HEAD_DIM);
 //   any batch/head/row strides, last axis contiguous. Workspace s, p in the io dtype,
 //   (batch * nheads, seqlen_q, seqlen_k) contiguous. lse (batch, nheads, seqlen_q) fp32, natural
-//   log. io dtype fp16 or fp32, IO_BITS = 16 | 32.
+//   log. io dtype fp16, bf16 or fp32 (io.cuh).
 // Launch: THREADS per block; grid and dynamic shared memory of
 //   standard_tiled_scores    a block per tile of S                        SCORES_SMEM_BYTES
 //   standard_tiled_softmax   ROW_THREADS per row of S                     the cached rows
@@ -25,6 +25,7 @@
 //   before its time does. Its matrix products are 04's: what 04 gains is S and P in HBM alone.
 
 #include "io.cuh"
+#include "block_mask.cuh"
 #include "tile.cuh"
 
 constexpr int Q_CHUNKS = BLOCK_M * HEAD_CHUNKS;
@@ -33,11 +34,6 @@ static_assert(SCORES_SMEM_BYTES == 16 * (Q_CHUNKS + KV_CHUNKS) + 4 * BLOCK_M * B
               "SCORES_SMEM_BYTES does not match: fix tiling.standard_scores_smem or this kernel");
 static_assert(OUTPUT_SMEM_BYTES == 16 * KV_CHUNKS + 4 * BLOCK_M * BLOCK_N_PAD,
               "OUTPUT_SMEM_BYTES does not match: fix tiling.standard_output_smem or this kernel");
-
-// How many leading keys row `row` attends.
-__device__ __forceinline__ int key_end_of(i64 row, i64 causal_offset, int seqlen_k) {
-    return int(max(i64(0), min(i64(seqlen_k), row + causal_offset + 1)));
-}
 
 // s[q0:, k0:] of one tile; only kept elements are written.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -68,7 +64,7 @@ standard_tiled_scores(const io_t* q, Strides q_strides, const io_t* k, Strides k
         k_smem, k + batch * k_strides.batch + head * k_strides.head + k0 * k_strides.row,
         k_strides.row, keys, TENSOR_K, traffic);
     __syncthreads();  // Q and K are in shared memory
-    scores_tile(s_smem, q_smem, k_smem, scale, q0 + causal_offset + 1 - k0, keys);
+    scores_tile(s_smem, q_smem, k_smem, scale, TileMask(q0 + causal_offset + 1 - k0, keys));
     __syncthreads();  // S is complete: threads now write other elements than they computed
 
     // Through shared memory, so that neighbouring threads write neighbouring chunks of a row.

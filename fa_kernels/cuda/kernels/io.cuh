@@ -1,16 +1,18 @@
 // Element types, vector widths, strides and the traffic counters shared by all rungs.
 //
-// IO_BITS selects the dtype of q, k, v, out (and of S, P in HBM): 32 = fp32, 16 = fp16. Everything
-// is accumulated in fp32. No CUDA header is included: NVRTC then compiles a rung in about half a
-// second, and the file builds from the pip wheels alone.
+// IO_BITS and IO_BF16 select the dtype of q, k, v, out (and of S, P in HBM): 32 = fp32, 16 = fp16
+// or, with IO_BF16, bf16. Everything is accumulated in fp32. No CUDA header is included: NVRTC then
+// compiles a rung in a second or two, and the file builds from the pip wheels alone. By hand:
+//   nvcc -cubin -arch=sm_90 -DIO_BITS=16 -DHEAD_DIM=64 ... 04_flash_q_outer.cu
+// with the macros that `fa.VARIANTS[name].plan(problem, tiling).macros` lists.
 #pragma once
 
 #if IO_BITS == 16
-using io_t = unsigned short;  // the bits of an fp16
+using io_t = unsigned short;  // the bits of an fp16 or bf16
 #elif IO_BITS == 32
 using io_t = float;
 #else
-#error "IO_BITS must be 16 (fp16) or 32 (fp32)"
+#error "IO_BITS must be 16 (fp16, bf16) or 32 (fp32)"
 #endif
 
 using i64 = long long;
@@ -23,6 +25,8 @@ struct Strides {
 
 constexpr int CHUNK = 16 / sizeof(io_t);  // elements in one 16-byte access
 constexpr int WARP = 32;
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)  // NVRTC has no <math.h>
 
 __device__ constexpr int round_up(int value, int multiple) {
@@ -33,12 +37,37 @@ __device__ constexpr int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
+// How many leading keys row `row` attends.
+__device__ __forceinline__ int key_end_of(i64 row, i64 causal_offset, int seqlen_k) {
+    return int(max(i64(0), min(i64(seqlen_k), row + causal_offset + 1)));
+}
+
+// Combines `value` over groups of `lanes` neighbouring threads; each gets the result.
+template <typename Op>
+__device__ __forceinline__ float reduce_lanes(float value, int lanes, Op op) {
+    for (int offset = lanes / 2; offset > 0; offset /= 2)
+        value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
 // A chunk kept as raw 32-bit words: unpacking at the point of use keeps registers low.
 struct Chunk {
     uint4 bits;
 };
 
-#if IO_BITS == 16
+#if IO_BITS == 16 && IO_BF16
+__device__ __forceinline__ float to_float(io_t value) {
+    return __uint_as_float(unsigned(value) << 16);
+}
+
+// Round to nearest even in integers: sm_75 has no instruction for it, and this rounds the same
+// everywhere.
+__device__ __forceinline__ io_t from_float(float value) {
+    const unsigned bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN: adding could carry it to inf
+    return static_cast<io_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+#elif IO_BITS == 16
 __device__ __forceinline__ float to_float(io_t value) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
@@ -76,8 +105,20 @@ __device__ __forceinline__ float element(const Chunk& chunk, int e) {
 
 // ---- traffic counters ---------------------------------------------------------------------
 // One (read, written) pair of byte counters per tensor, in this order; the host reads them as a
-// (7, 2) uint64 array. Counted: executed global loads and stores of valid elements, before L1.
-enum Tensor { TENSOR_Q, TENSOR_K, TENSOR_V, TENSOR_S, TENSOR_P, TENSOR_OUT, TENSOR_LSE, TENSORS };
+// (8, 2) uint64 array. Counted: executed global loads and stores of valid elements, before L1.
+// OUT is O, partial or final; LSE is lse and, where they live in HBM, m and l; MASK is the block
+// mask and the lists made from it.
+enum Tensor {
+    TENSOR_Q,
+    TENSOR_K,
+    TENSOR_V,
+    TENSOR_S,
+    TENSOR_P,
+    TENSOR_OUT,
+    TENSOR_LSE,
+    TENSOR_MASK,
+    TENSORS
+};
 
 #if COUNT_TRAFFIC
 struct Traffic {
@@ -86,10 +127,15 @@ struct Traffic {
     __device__ __forceinline__ void read(int tensor, int nbytes) { bytes[tensor][0] += nbytes; }
     __device__ __forceinline__ void write(int tensor, int nbytes) { bytes[tensor][1] += nbytes; }
 
+    // All threads of a warp call it together: one atomic per warp, since rung 01 has a thread for
+    // every element of S.
     __device__ void flush(u64* totals) {
 #pragma unroll
         for (int i = 0; i < TENSORS * 2; ++i) {
-            if (bytes[i / 2][i % 2]) atomicAdd(&totals[i], bytes[i / 2][i % 2]);
+            u64 sum = bytes[i / 2][i % 2];
+            for (int offset = WARP / 2; offset > 0; offset /= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            if (sum && threadIdx.x % WARP == 0) atomicAdd(&totals[i], sum);
         }
     }
 };

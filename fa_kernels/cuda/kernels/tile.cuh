@@ -1,11 +1,14 @@
 // The tile code of the CUDA-core rungs: load a tile, S = Q K^T, one online-softmax step, O += P V.
 //
-// 02 and 04 differ in where S and P live and in the order of the loops, never in these loops, so a
-// difference between two rungs is a difference in memory traffic and not in arithmetic.
+// 02, 03 and 04 differ in where S, P and O live and in the order of the loops, never in these
+// loops, so a difference between two rungs is one in memory traffic and not in arithmetic.
 //
 // Tile sizes come as macros: BLOCK_M rows of Q, BLOCK_N rows of K and V, HEAD_DIM columns, THREADS.
 // All tiles in shared memory are row-major in 16-byte chunks, swizzled (see `chunk_index`).
 #pragma once
+
+#include "io.cuh"
+#include "block_mask.cuh"
 
 static_assert(BLOCK_M >= 1 && BLOCK_N >= 1, "tiles hold at least one row");
 static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 256, "head_dim must be in 1..256");
@@ -14,8 +17,6 @@ static_assert(THREADS % WARP == 0 && THREADS >= WARP && THREADS <= 1024, "whole 
 constexpr int HEAD_DIM_PAD = round_up(HEAD_DIM, CHUNK);
 constexpr int HEAD_CHUNKS = HEAD_DIM_PAD / CHUNK;
 constexpr int BLOCK_N_PAD = round_up(BLOCK_N, 4);  // S rows are fp32: 4 per 16-byte access
-constexpr float LOG2E = 1.4426950408889634f;
-constexpr float LN2 = 0.6931471805599453f;
 
 // Powers of two near the tile's shape: a thread then owns up to 8 rows of S and of O, and both
 // operands of a multiply-add are reused about eight times from registers.
@@ -29,8 +30,10 @@ __device__ constexpr int min_int(int a, int b) {
 }
 
 // S: a grid of S_TY x S_TX threads; a thread owns rows ty + i S_TY and columns tx + j S_TX.
-constexpr int S_TY = min_int(pow2_at_least(ceil_div(BLOCK_M, 8)), THREADS / 16);
-constexpr int S_TX = THREADS / S_TY;
+// No more threads stand in a row than it has columns: the rest would idle.
+constexpr int S_TX = min_int(THREADS / min_int(pow2_at_least(ceil_div(BLOCK_M, 8)), THREADS / 16),
+                             pow2_at_least(BLOCK_N));
+constexpr int S_TY = THREADS / S_TX;
 constexpr int S_ROWS = min_int(8, ceil_div(BLOCK_M, S_TY));
 constexpr int S_COLS = min_int(4, ceil_div(BLOCK_N, S_TX));
 
@@ -69,13 +72,11 @@ __device__ __forceinline__ void load_tile(Chunk* tile_smem, const io_t* src, i64
     }
 }
 
-// s_smem[BLOCK_M, BLOCK_N] = scale * Q K^T, with -inf where key >= key_end(row).
-// Row r keeps the first min(first_end + r, keys_valid) keys of this tile: causal rows keep one key
-// more than the row above. Without a mask first_end is larger than any tile.
+// s_smem[BLOCK_M, BLOCK_N] = scale * Q K^T, with -inf where the mask drops the element.
 __device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, const Chunk* k_smem,
-                                            float scale, i64 first_end, int keys_valid) {
+                                            float scale, const TileMask& mask) {
     const int ty = threadIdx.x / S_TX, tx = threadIdx.x % S_TX;
-    const bool whole = first_end >= BLOCK_N && keys_valid >= BLOCK_N;
+    const bool whole = mask.keeps_all();
     for (int row0 = ty; row0 < BLOCK_M; row0 += S_ROWS * S_TY) {
         for (int col0 = tx; col0 < BLOCK_N; col0 += S_COLS * S_TX) {
             float s_rmem[S_ROWS][S_COLS] = {};
@@ -99,28 +100,22 @@ __device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, 
 #pragma unroll
             for (int i = 0; i < S_ROWS; ++i) {
                 const int row = row0 + i * S_TY;
-                const i64 end = min(first_end + row, i64(keys_valid));
 #pragma unroll
                 for (int j = 0; j < S_COLS; ++j) {
                     const int col = col0 + j * S_TX;
                     if (row < BLOCK_M && col < BLOCK_N)
                         s_smem[row * BLOCK_N_PAD + col] =
-                            whole || col < end ? scale * s_rmem[i][j] : -INF;
+                            whole || mask.keeps(row, col) ? scale * s_rmem[i][j] : -INF;
                 }
             }
         }
     }
 }
 
-template <typename Op>
-__device__ __forceinline__ float reduce_lanes(float value, int lanes, Op op) {
-    for (int offset = lanes / 2; offset > 0; offset /= 2)
-        value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    return value;
-}
-
 // One online-softmax step on s_smem[BLOCK_M, BLOCK_N], scores in log2 units, in place S -> P.
 // m_smem, l_smem, alpha_smem [BLOCK_M]: running maximum, running sum, factor for the accumulator.
+// NORMALISED: the accumulator was divided by the old l, so the factor also undoes that.
+template <bool NORMALISED = false>
 __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float* l_smem,
                                              float* alpha_smem) {
     constexpr int STEP = THREADS / ROW_LANES;  // rows in flight
@@ -158,10 +153,10 @@ __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float
         // The eight lanes read m_smem[row] above; none may still do so when lane 0 overwrites it.
         __syncwarp();
         if (valid && lane == 0) {
-            const float alpha = exp2f(m_old - m_safe);
+            const float alpha = exp2f(m_old - m_safe), l_old = l_smem[row];
             m_smem[row] = m_new;
-            l_smem[row] = l_smem[row] * alpha + l_tile;
-            alpha_smem[row] = alpha;
+            l_smem[row] = l_old * alpha + l_tile;
+            alpha_smem[row] = NORMALISED ? l_old * alpha : alpha;
         }
     }
 }
@@ -177,6 +172,51 @@ __device__ __forceinline__ float4 load_columns(const Chunk* tile_smem, int row, 
     return *reinterpret_cast<const float4*>(&tile_smem[chunk_index(row, group)]);
 #endif
 }
+
+// n = 1..4 neighbouring elements at `src` as fp32, zero past n; VECTOR says four are aligned.
+template <bool VECTOR>
+__device__ __forceinline__ float4 load_four(const float* src, int n) {
+    if (VECTOR && n == 4) return *reinterpret_cast<const float4*>(src);
+    return make_float4(src[0], n > 1 ? src[1] : 0.f, n > 2 ? src[2] : 0.f, n > 3 ? src[3] : 0.f);
+}
+
+template <bool VECTOR>
+__device__ __forceinline__ void store_four(float* dst, const float4& a, int n) {
+    if (VECTOR && n == 4) {
+        *reinterpret_cast<float4*>(dst) = a;
+        return;
+    }
+    dst[0] = a.x;
+    if (n > 1) dst[1] = a.y;
+    if (n > 2) dst[2] = a.z;
+    if (n > 3) dst[3] = a.w;
+}
+
+#if IO_BITS == 16
+template <bool VECTOR>
+__device__ __forceinline__ float4 load_four(const io_t* src, int n) {
+    if (VECTOR && n == 4) {
+        const uint2 bits = *reinterpret_cast<const uint2*>(src);
+        return make_float4(to_float(io_t(bits.x & 0xffffu)), to_float(io_t(bits.x >> 16)),
+                           to_float(io_t(bits.y & 0xffffu)), to_float(io_t(bits.y >> 16)));
+    }
+    return make_float4(to_float(src[0]), n > 1 ? to_float(src[1]) : 0.f,
+                       n > 2 ? to_float(src[2]) : 0.f, n > 3 ? to_float(src[3]) : 0.f);
+}
+
+template <bool VECTOR>
+__device__ __forceinline__ void store_four(io_t* dst, const float4& a, int n) {
+    const io_t x = from_float(a.x), y = from_float(a.y), z = from_float(a.z), w = from_float(a.w);
+    if (VECTOR && n == 4) {
+        *reinterpret_cast<uint2*>(dst) = make_uint2(x | y << 16, z | w << 16);
+        return;
+    }
+    dst[0] = x;
+    if (n > 1) dst[1] = y;
+    if (n > 2) dst[2] = z;
+    if (n > 3) dst[3] = w;
+}
+#endif
 
 // The O tile [BLOCK_M, HEAD_DIM] in registers, spread over the block.
 struct Accumulator {
@@ -197,6 +237,20 @@ struct Accumulator {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
             const float f = factor_smem[min(row(i), BLOCK_M - 1)];
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) {
+                float4& a = acc[i][j];
+                a = make_float4(a.x * f, a.y * f, a.z * f, a.w * f);
+            }
+        }
+    }
+
+    // acc[row] /= divisor_smem[row]; rows without a kept key have divisor 0 and become 0.
+    __device__ __forceinline__ void divide_rows(const float* divisor_smem) {
+#pragma unroll
+        for (int i = 0; i < O_ROWS; ++i) {
+            const float divisor = divisor_smem[min(row(i), BLOCK_M - 1)];
+            const float f = divisor == 0.f ? 0.f : 1.f / divisor;
 #pragma unroll
             for (int j = 0; j < O_COL_GROUPS; ++j) {
                 float4& a = acc[i][j];
@@ -239,9 +293,26 @@ struct Accumulator {
         }
     }
 
-    // out[0:rows_valid, :] = acc, rounded to the io dtype.
-    template <bool VECTOR>
-    __device__ __forceinline__ void store(io_t* out, i64 row_stride, int rows_valid,
+    // acc = src[0:rows_valid, :], an O tile that an earlier pass stored as T; zero past its edge.
+    template <bool VECTOR, typename T>
+    __device__ __forceinline__ void load(const T* src, i64 row_stride, int rows_valid,
+                                         Traffic& traffic) {
+#pragma unroll
+        for (int i = 0; i < O_ROWS; ++i) {
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) {
+                const int col = group(j) * 4;
+                const int n = row(i) < rows_valid ? min(4, HEAD_DIM - col) : 0;
+                acc[i][j] = n > 0 ? load_four<VECTOR>(src + row(i) * row_stride + col, n)
+                                  : make_float4(0.f, 0.f, 0.f, 0.f);
+                if (n > 0) traffic.read(TENSOR_OUT, n * static_cast<int>(sizeof(T)));
+            }
+        }
+    }
+
+    // dst[0:rows_valid, :] = acc, rounded to T.
+    template <bool VECTOR, typename T>
+    __device__ __forceinline__ void store(T* dst, i64 row_stride, int rows_valid,
                                           Traffic& traffic) const {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
@@ -249,27 +320,9 @@ struct Accumulator {
             for (int j = 0; j < O_COL_GROUPS; ++j) {
                 const int col = group(j) * 4;
                 const int n = row(i) < rows_valid ? min(4, HEAD_DIM - col) : 0;
-                if (n > 0) store_four<VECTOR>(out + row(i) * row_stride + col, acc[i][j], n);
-                if (n > 0) traffic.write(TENSOR_OUT, n * static_cast<int>(sizeof(io_t)));
+                if (n > 0) store_four<VECTOR>(dst + row(i) * row_stride + col, acc[i][j], n);
+                if (n > 0) traffic.write(TENSOR_OUT, n * static_cast<int>(sizeof(T)));
             }
         }
-    }
-
-    template <bool VECTOR>
-    static __device__ __forceinline__ void store_four(io_t* dst, const float4& a, int n) {
-        const io_t x = from_float(a.x), y = from_float(a.y), z = from_float(a.z),
-                   w = from_float(a.w);
-        if (VECTOR && n == 4) {
-#if IO_BITS == 16
-            *reinterpret_cast<uint2*>(dst) = make_uint2(x | y << 16, z | w << 16);
-#else
-            *reinterpret_cast<float4*>(dst) = make_float4(x, y, z, w);
-#endif
-            return;
-        }
-        dst[0] = x;
-        if (n > 1) dst[1] = y;
-        if (n > 2) dst[2] = z;
-        if (n > 3) dst[3] = w;
     }
 };

@@ -1,0 +1,202 @@
+"""The Θ laws as slopes: by what power of N, d, M (and s) HBM bytes grow around one point.
+
+Laws of FlashAttention (section 3): Θ(Nd + N²) standard, Θ(N² d² / M) flash, Θ(Nd + N² d² s / M)
+block-sparse flash, per (batch, head). M enters the models through whole tiles, B_c = ceil(M / 4d)
+and B_r = min(B_c, d), so slopes are near the laws' exponents and not equal to them; and with Q
+tiles outside it is B_r that saves bytes, Θ(N² d / B_r): once B_r has reached d, a larger M saves
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fa_kernels.figures.point import Point, device_words
+from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.problem import MAX_HEAD_DIM, MAX_SEQLEN, SHORT_DTYPE
+from fa_kernels.tiling import MAX_SRAM_BYTES
+from fa_kernels.units import KIB
+from fa_kernels.variants import ALGORITHMS, Variant
+
+#: By what each quantity is multiplied to get the points of its fit.
+_STEPS: Mapping[str, tuple[float, ...]] = {
+    "N": (1 / 4, 1 / 2, 1, 2, 4),
+    "d": (1 / 2, 1, 2),
+    "M": (1 / 2, 1, 2),
+    "s": (1 / 2, 1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Least-squares slope of log(bytes) over log(quantity), and the values it was taken at."""
+
+    exponent: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How one variant's HBM bytes per (batch, head) grow: quantity -> slope, from three sources.
+
+    `counted` holds what the recorded kernels counted, at those of the same points that were
+    recorded; a quantity with fewer than two of them is not in it.
+    """
+
+    label: str
+    law: str
+    paper: Mapping[str, Slope]
+    launched: Mapping[str, Slope]
+    counted: Mapping[str, Slope]
+
+
+@dataclass(frozen=True)
+class ThetaLaw:
+    """The growth of every algorithm around `point`."""
+
+    point: Point
+    lines: Mapping[str, Growth]
+    run_id: str | None
+
+    @property
+    def ranges(self) -> str:
+        """Over what the slopes were taken: "N from 1024 to 16384, d from 32 to 128, ..."."""
+        said = []
+        for quantity in quantities(self.point):
+            values = [_value(p, quantity) for p in around(self.point, quantity)]
+            unit = " KiB" if quantity == "M" else ""
+            said.append(f"{quantity} {min(values):g} to {max(values):g}{unit}")
+        return ", ".join(said)
+
+    @property
+    def note(self) -> str:
+        """From which d on the launched tiles of flash grow with M; M counts elements."""
+        point = self.point
+        limit = math.sqrt(point.sram_bytes / point.problem.itemsize / 4)
+        return (
+            f"B_r = min(M / 4d, d): here d up to d = {limit:.0f}, where a larger M saves flash "
+            "nothing; beyond it M / 4d."
+        )
+
+    @property
+    def where(self) -> str:
+        """The point in words."""
+        point = self.point
+        sizes = f"N = {point.seqlen}, d = {point.problem.head_dim}, M = {point.sram_kib} KiB"
+        words = f", {point.sparse_words()}" if point.blocks else ""
+        name = device_words(point.device)
+        return f"{sizes}, {SHORT_DTYPE[point.problem.dtype]}{words}, {name}"
+
+
+def theta_law(point: Point, run: RecordedRun | None = None) -> ThetaLaw:
+    """Fit all slopes around `point`; `run` supplies the counted bytes where it has the rows."""
+    lines = {name: _growth(name, variant, point, run) for name, variant in ALGORITHMS.items()}
+    counted = any(line.counted for line in lines.values())
+    return ThetaLaw(point, lines, run.run_id if run is not None and counted else None)
+
+
+def quantities(point: Point) -> tuple[str, ...]:
+    """What is varied: N, d and M, and s where the point is block-sparse."""
+    return ("N", "d", "M", "s") if point.blocks else ("N", "d", "M")
+
+
+def around(point: Point, quantity: str) -> list[Point]:
+    """The points of one fit: `point` with one quantity halved, doubled and so on, if allowed.
+
+    Masks that would keep a dragged knob waiting are left out, as those are that cannot be.
+    """
+    found = {}
+    for factor in _STEPS[quantity]:
+        moved = _moved(point, quantity, factor)
+        blocks = moved.blocks if moved is not None else None
+        slow = blocks is not None and (blocks.refusal or not blocks.counted_at_once)
+        if moved is not None and not (slow and factor != 1):
+            found[_value(moved, quantity)] = moved
+    return [found[value] for value in sorted(found)]
+
+
+def _moved(point: Point, quantity: str, factor: float) -> Point | None:
+    n, d, m = point.seqlen, point.problem.head_dim, point.sram_bytes
+    if quantity == "s":
+        asked = factor * point.density
+        return replace(point, density=asked) if asked <= 1.0 else None
+    sizes = {"N": n, "d": d, "M": m}
+    sizes[quantity] = math.floor(sizes[quantity] * factor)
+    most = {"N": MAX_SEQLEN, "d": MAX_HEAD_DIM, "M": MAX_SRAM_BYTES}[quantity]
+    if not 1 <= sizes[quantity] <= most:
+        return None
+    return point.with_sizes(sizes["N"], sizes["d"], sizes["M"])
+
+
+def _value(point: Point, quantity: str) -> float:
+    return {
+        "N": point.seqlen,
+        "d": point.problem.head_dim,
+        "M": point.sram_bytes / KIB,
+        "s": point.blocks.density if point.blocks else 1.0,
+    }[quantity]
+
+
+def _growth(name: str, variant: Variant, point: Point, run: RecordedRun | None) -> Growth:
+    def counted(at: Point) -> float | None:
+        row = run.row(name, at, "hbm_bytes") if run is not None else None
+        return row.median if row is not None else None
+
+    return Growth(
+        variant.label,
+        law(variant, point),
+        _slopes(point, lambda at: at.paper_traffic(variant).total_bytes),
+        _slopes(point, lambda at: at.traffic(variant).total_bytes),
+        _slopes(point, counted) if run is not None else {},
+    )
+
+
+def _slopes(point: Point, nbytes: Callable[[Point], float | None]) -> dict[str, Slope]:
+    found = {}
+    for quantity in quantities(point):
+        points = [(_value(p, quantity), p, nbytes(p)) for p in around(point, quantity)]
+        # Batch and heads follow N and d so that the tokens stay the same: divide them out.
+        pairs = [(x, b / p.problem.heads) for x, p, b in points if b]
+        if len(pairs) >= 2:
+            found[quantity] = Slope(slope(pairs), tuple(x for x, _ in pairs))
+    return found
+
+
+def slope(pairs: Sequence[tuple[float, float]]) -> float:
+    """Least-squares slope of log y over log x.
+
+    Raises:
+        ValueError: fewer than two different x.
+    """
+    logs = [(math.log(x), math.log(y)) for x, y in pairs]
+    mean_x = sum(x for x, _ in logs) / len(logs)
+    mean_y = sum(y for _, y in logs) / len(logs)
+    spread = sum((x - mean_x) ** 2 for x, _ in logs)
+    if spread == 0:
+        raise ValueError("a slope needs two different x: vary the quantity.")
+    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread
+
+
+def law(variant: Variant, point: Point) -> str:
+    """What the paper says of the variant's bytes, as plain text: "N² d² / M"."""
+    if not variant.block_sparse:
+        return "N d + N²"
+    kept = " s" if point.blocks else ""
+    least = "N d + " if point.blocks else ""
+    if variant.name != "flash_q_outer":
+        return f"{least}N² d²{kept} / M"
+    return f"{least}N² d{kept} / B_r"
+
+
+def exponents(slopes: Mapping[str, Slope], digits: int = 2) -> str:
+    """Slopes as text: "N^1.98 d^0.02 M^0.00"; empty where there are none."""
+    return " ".join(f"{name}^{_signed(one.exponent, digits)}" for name, one in slopes.items())
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    if not text.strip("-0."):
+        text = text.lstrip("-")  # no "-0.00"
+    return text.replace("-", "−")

@@ -1,0 +1,67 @@
+"""The tiles that a block-sparse kernel walks: compressed lists made from a block mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fa_kernels.masks import MIXED, SKIPPED, tile_map
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+
+#: An entry is index << FLAG_BITS | flags; block_mask.cuh has the same names.
+FLAG_BITS = 3
+#: The block mask drops elements of this tile.
+FLAG_MIXED = 1
+#: Nothing was accumulated for this Q tile before; nothing will be after.
+FLAG_FIRST, FLAG_LAST = 2, 4
+
+
+@dataclass(frozen=True)
+class TileLists:
+    """Kept tiles, list by list, for every (batch or 1, nheads or 1) that has a mask of its own.
+
+    List i of lead l is entries[start[l * lists + i] : start[l * lists + i + 1]]. `start` is int64,
+    `entries` int32. by_q: list i holds the K/V tiles that Q tile i visits, ascending. by_kv: list
+    j holds the Q tiles that K/V tile j visits, and one list more the Q tiles that attend nothing.
+    """
+
+    start: np.ndarray
+    entries: np.ndarray
+    lists: int
+    lead: tuple[int, int]
+
+    def of(self, index: int, lead: int = 0) -> np.ndarray:
+        """The entries of one list."""
+        at = lead * self.lists + index
+        return self.entries[self.start[at] : self.start[at + 1]]
+
+
+def by_q(problem: AttentionProblem, tiling: Tiling) -> TileLists:
+    """For Q tiles in the outer loop: which K/V tiles each visits."""
+    state = tile_map(problem, tiling)
+    return _lists(state, np.zeros(state.shape, np.int32))
+
+
+def by_kv(problem: AttentionProblem, tiling: Tiling) -> TileLists:
+    """For K/V tiles in the outer loop: which Q tiles each visits, with FLAG_FIRST and FLAG_LAST."""
+    state = tile_map(problem, tiling)
+    kept = state != SKIPPED
+    seen = np.cumsum(kept, axis=-1, dtype=np.int32)  # visits of a Q tile, this one included
+    flags = FLAG_FIRST * (seen == 1) + FLAG_LAST * (seen == seen[..., -1:])
+    nothing = np.where(seen[..., -1:] == 0, MIXED, SKIPPED).astype(np.uint8)
+    state = np.concatenate([state, nothing], axis=-1)
+    flags = np.concatenate([flags, np.zeros_like(nothing)], axis=-1)
+    return _lists(np.swapaxes(state, -1, -2), np.swapaxes(flags, -1, -2).astype(np.int32))
+
+
+def _lists(state: np.ndarray, flags: np.ndarray) -> TileLists:
+    batch, head, row, index = np.nonzero(state != SKIPPED)
+    where = (batch, head, row, index)
+    mixed = (state[where] == MIXED).astype(np.int32) * FLAG_MIXED
+    entries = (index.astype(np.int32) << FLAG_BITS) | flags[where] | mixed
+    lead = state.shape[:2]
+    counts = (state != SKIPPED).sum(axis=-1, dtype=np.int64).reshape(-1)
+    start = np.concatenate([[0], np.cumsum(counts)])
+    return TileLists(start, entries.astype(np.int32), state.shape[2], (lead[0], lead[1]))

@@ -1,0 +1,163 @@
+"""The SRAM budget from which the paper's loop order moves fewer bytes, and what time says to it."""
+
+from __future__ import annotations
+
+from html import escape
+
+import ipywidgets
+
+from fa_kernels.device import device as find_device
+from fa_kernels.figures.crossing import (
+    MODELS,
+    ORDERS,
+    TIMED,
+    Crossing,
+    crossing_kib,
+    crossing_spec,
+    law_kib,
+    tiling_at,
+)
+from fa_kernels.figures.loop_order import KV_OUTER, ONE_BLOCK, Q_OUTER
+from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
+from fa_kernels.figures.recorded_numbers import RecordedNumbers
+from fa_kernels.session import Session, in_use
+from fa_kernels.units import capacity, significant
+from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.live_figure import LiveFigure
+from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.traffic_ways import (
+    HEAD_DIMS,
+    LEAST_WIDTH,
+    SEQLENS,
+    SRAM_KIB,
+    Setting,
+    dtype_choice,
+    number_knob,
+    numbers_of,
+)
+
+_ANY_KIB = 64
+
+
+def find_crossing(setting: Setting, device: str, numbers: RecordedNumbers) -> Crossing:
+    """Where the two orders cross in both models, and their recorded latencies over M."""
+    point = setting.point(device)
+    problem = point.problem
+    latency = {
+        (name, kib): found
+        for name in TIMED
+        for kib in SRAM_KIB
+        if (found := numbers.find(name, problem, tiling_at(problem, kib), "latency_ms"))
+    }
+    return Crossing(point, {m: crossing_kib(problem, m) for m in MODELS}, latency)
+
+
+def takeaway(found: Crossing) -> str:
+    """Where the bytes cross, whether a block could have that much, and who is faster beyond."""
+    text, kib = labels("crossing"), found.kib["launched"]
+    limit = capacity(found.point.device.smem_per_block_bytes)
+    head_dim = found.point.problem.head_dim
+    if kib is None:
+        return str(text["said_never"]).format(head_dim=head_dim)
+    out_of_reach = kib * 1024 > found.point.device.smem_per_block_bytes
+    name = "said_far" if out_of_reach else "said"
+    said = str(text[name]).format(head_dim=head_dim, kib=kib, limit=limit)
+    beyond = [
+        b for b in SRAM_KIB if b >= kib and all((n, b) in found.latency for n in TIMED)
+    ]  # fmt: skip
+    if not beyond:
+        return f"{said} {text['said_no_time']}"
+    kv, one, q = (found.latency[name, beyond[-1]].value for name in (KV_OUTER, ONE_BLOCK, Q_OUTER))
+    words = str(text["said_time"])
+    return f"{said} " + words.format(
+        budget=beyond[-1], ratio=ratio_text(kv / q), alike=ratio_text(kv / one)
+    )
+
+
+def crossing_table(setting: Setting, device: str) -> str:
+    """Exact crossing beside the law for several d, with their ratio, as HTML."""
+    text = labels("crossing")
+    head = [text["head_dim"]]
+    for model in MODELS:
+        head += [text[name].format(model=model) for name in ("exact", "law", "ratio")]
+    body = []
+    for d in sorted({*HEAD_DIMS[:-1], setting.d}):
+        problem = Setting(setting.N, d, _ANY_KIB, setting.dtype).point(device).problem
+        row = [str(d)]
+        for model in MODELS:
+            exact, law = crossing_kib(problem, model), law_kib(problem, model)
+            shown = [text["none"], significant(law), ""]
+            if exact is not None:
+                shown = [str(exact), significant(law), f"{exact / law:.2f}"]
+            row += shown
+        body.append(row)
+    limit = capacity(find_device(device).smem_per_block_bytes)
+    caption = text["caption"].format(
+        seqlen=setting.N, dtype=setting.dtype, device=find_device(device).name, limit=limit
+    )
+    return html_table("crossing", caption, head, body, "falab-table falab-dense")
+
+
+class CrossingView(ipywidgets.VBox):
+    """Sentence, knobs, figure and table, kept in step."""
+
+    def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
+        self._text, self._device, self._numbers = labels("crossing"), device, numbers
+        ways = labels("traffic_ways")
+        self.seqlen = number_knob(ways, "seqlen", SEQLENS, setting.N, checked_seqlen)
+        self.head_dim = number_knob(ways, "head_dim", HEAD_DIMS, setting.d, checked_head_dim)
+        self.dtype = dtype_choice(ways, setting.dtype, ["fp16", "bf16", "fp32"])
+        self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
+        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
+        for knob in (self.seqlen, self.head_dim):
+            knob.observe(lambda change: self.update(change.owner.stamp), "value")
+        self.dtype.observe(lambda change: self.update(), "value")
+        self._draw(setting, 0.0)
+        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
+        super().__init__(
+            [
+                self.sentence,
+                ipywidgets.HBox([self.seqlen, self.head_dim, self.dtype], layout=row),
+                self.message,
+                self.figure,
+                self.table,
+            ]
+        )
+
+    def update(self, stamp: float = 0.0) -> None:
+        """Follow the controls; where that cannot be computed, say why and keep what is there."""
+        sizes = (self.seqlen.value, self.head_dim.value, _ANY_KIB, self.dtype.value)
+        try:
+            self._draw(Setting(*sizes), stamp)
+        except ValueError as error:
+            self.figure.stale, text = True, escape(str(error))
+            self.message.value = f'<div class="falab-message" role="alert">{text}</div>'
+        else:
+            self.figure.stale, self.message.value = False, ""
+
+    def _draw(self, setting: Setting, stamp: float) -> None:
+        found = find_crossing(setting, self._device, self._numbers)
+        said = takeaway(found)
+        labels_of = [VARIANTS[name].label for name in ORDERS]
+        alt = self._text["figure"].format(sentence=said, orders=" and ".join(labels_of))
+        self.figure.show(crossing_spec(found, self._text), alt, stamp)
+        self.sentence.value = f'<div class="falab-sentence" data-fa-crossing>{escape(said)}</div>'
+        self.table.value = crossing_table(setting, self._device)
+
+
+def crossing(
+    N: int = 4096,
+    d: int = 64,
+    *,
+    dtype: str = "fp16",
+    device: str | None = None,
+    session: Session | None = None,
+) -> CrossingView:
+    """Bytes of both loop orders over the budget M, and recorded latencies beside them.
+
+    Args and errors as `traffic_ways`.
+    """
+    used = in_use(session)
+    slug = default_device(used) if device is None else find_device(device).slug
+    return CrossingView(Setting.of(N, d, _ANY_KIB, dtype), slug, numbers_of(used, slug))

@@ -1,0 +1,75 @@
+"""A stand-in for CuPy with one GPU: NumPy arrays, and kernels that note how they are launched."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.measure.cases import Case, make_inputs
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+
+PROBLEM = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
+TILING = Tiling(16, 16)
+
+
+class GpuArray(np.ndarray):
+    """A NumPy array with what the launch code asks of a CuPy array."""
+
+    device: Any = SimpleNamespace(id=0)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self) -> np.ndarray:
+        return self.view(np.ndarray)
+
+
+def on_gpu(array: np.ndarray) -> Any:
+    """`array` as a GPU array, in place."""
+    return array.view(GpuArray)
+
+
+class Kernel:
+    """Notes its launches."""
+
+    max_dynamic_shared_size_bytes = 48 * 1024
+
+    def __init__(self, entry: str, calls: list[Any]) -> None:
+        self.entry, self.calls = entry, calls
+
+    def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int) -> None:
+        self.calls.append((self.entry, grid, block, args, shared_mem, self))
+
+
+def fake_cupy() -> Any:
+    """What `import cupy` gives; `copies` lists the host arrays that were copied to the GPU."""
+    copies: list[np.ndarray] = []
+
+    def asarray(array: np.ndarray) -> Any:
+        copies.append(array)
+        return on_gpu(array.copy())
+
+    stream = SimpleNamespace(synchronize=lambda: None)
+    return SimpleNamespace(
+        ndarray=GpuArray,
+        copies=copies,
+        cuda=SimpleNamespace(
+            Device=lambda: SimpleNamespace(id=0),
+            is_available=lambda: True,
+            get_current_stream=lambda: stream,
+        ),
+        asarray=asarray,
+        empty=lambda shape, dtype: on_gpu(np.empty(shape, dtype)),
+        empty_like=lambda a: on_gpu(np.empty(a.shape, a.dtype)),
+        zeros=lambda shape, dtype: on_gpu(np.zeros(shape, dtype)),
+        ascontiguousarray=lambda a: on_gpu(np.array(a, order="C")),
+    )
+
+
+def inputs(layout: str = "bhsd", problem: AttentionProblem = PROBLEM) -> list[Any]:
+    """q, k, v of `problem` on the GPU."""
+    return [on_gpu(x) for x in make_inputs(Case(problem, TILING, layout), 0, np)]

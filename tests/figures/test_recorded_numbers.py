@@ -1,0 +1,58 @@
+"""Looking up single numbers over several runs: exactly this point, the first run that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fa_kernels.device import Device, device
+from fa_kernels.figures.recorded_numbers import RecordedNumbers
+from fa_kernels.measure.records import load_run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from tests.figures.synthetic import RUN_ID, write_run
+from tests.figures.synthetic_counters import COUNTERS_ID, SHAPES, write_counters
+
+TILING = Tiling(64, 128)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("both")
+    write_run(root, seqlens=(1024, 4096), head_dims=(64,))
+    write_counters(root)
+    return root
+
+
+def test_both_kinds_of_runs_are_searched(root: Path, h200: Device) -> None:
+    numbers = RecordedNumbers.on(h200, load_run(RUN_ID, root), root)
+    assert numbers.run_ids == [RUN_ID, COUNTERS_ID]
+    for metric, run_id in (("latency_ms", RUN_ID), ("dram_bytes", COUNTERS_ID)):
+        found = numbers.find("flash_q_outer", SHAPES[0], TILING, metric)
+        assert found is not None and found.run_id == run_id
+
+
+def test_shapes_that_differ_in_batch_alone_are_kept_apart(root: Path, h200: Device) -> None:
+    numbers = RecordedNumbers.on(h200, None, root)
+    first, second = (
+        numbers.find("flash_q_outer", shape, TILING, "dram_bytes") for shape in SHAPES[:2]
+    )
+    assert first and second and second.value > 1.5 * first.value
+
+
+def test_nothing_is_interpolated(root: Path, h200: Device) -> None:
+    numbers = RecordedNumbers.on(h200, None, root)
+    elsewhere = AttentionProblem.of_tokens(2048, 64)
+    assert numbers.find("flash_q_outer", elsewhere, TILING, "dram_bytes") is None
+    assert numbers.find("flash_q_outer", SHAPES[0], Tiling(64, 96), "dram_bytes") is None
+    assert numbers.find("flash_q_outer", SHAPES[0], TILING, "l2_hit_pct") is None
+
+
+def test_a_kernel_without_tiles_is_found_with_any(root: Path, h200: Device) -> None:
+    numbers = RecordedNumbers.on(h200, None, root)
+    assert numbers.find("standard_naive", SHAPES[0], Tiling(16, 16), "dram_bytes")
+
+
+def test_devices_are_never_joined(root: Path) -> None:
+    assert RecordedNumbers.on(device("a100-40gb"), load_run(RUN_ID, root), root).run_ids == []
