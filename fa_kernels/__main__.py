@@ -1,4 +1,4 @@
-"""`python -m fa_kernels doctor | verify | measure | figures | compile-all`."""
+"""`python -m fa_kernels doctor | verify | measure | trace | figures | compile-all`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ def _parser() -> argparse.ArgumentParser:
         "--max-latency-ms", type=float, help="skip calls estimated to take longer; default: 3000"
     )
     measure.add_argument("--peers", nargs="*", help="default: all that are installed")
+
+    trace = commands.add_parser("trace", help="record the row traces of notebook 02 on this GPU")
+    trace.add_argument("--out", type=Path, help="folder of traces; default: data/traces")
+    trace.add_argument("--commit", help="commit to record where the checkout has no .git")
 
     figures = commands.add_parser("figures", help="redraw the README's picture and table")
     figures.add_argument("--run", metavar="RUN_ID", help="default: the newest recorded run")
@@ -170,6 +174,19 @@ def _refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
         )
 
 
+def _trace(args: argparse.Namespace) -> int:
+    _refuse_without_gpu("trace")
+    from fa_kernels.measure.traces import record_all
+
+    try:
+        written = record_all(_command_line(), args.commit, args.out)
+    except (FileExistsError, RuntimeError) as error:
+        sys.exit(str(error))
+    for path in written:
+        print(f"wrote {path}")
+    return 0
+
+
 def _figures(args: argparse.Namespace) -> int:
     from fa_kernels.figures.readme import redraw
     from fa_kernels.measure import records
@@ -200,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "doctor": _doctor,
         "verify": _verify,
         "measure": _measure,
+        "trace": _trace,
         "figures": _figures,
         "compile-all": _compile_all,
     }

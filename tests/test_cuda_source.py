@@ -10,6 +10,7 @@ import pytest
 from fa_kernels import tile_list
 from fa_kernels.cuda.compile import KERNEL_DIR
 from fa_kernels.cuda.run import TRACE_HEADER
+from fa_kernels.tiling import flash_smem
 from fa_kernels.traffic.model import TENSORS
 
 KERNELS = sorted(KERNEL_DIR.glob("*.cu"))
@@ -47,10 +48,16 @@ def uses_tiles(path: Path) -> bool:
     return "extern __shared__" in code_of(path)
 
 
+def with_layout(path: Path) -> str:
+    """A kernel's code, and that of the header that lays out its shared memory, if it has one."""
+    layout = KERNEL_DIR / "flash_smem.cuh"
+    return code_of(path) + (code_of(layout) if f'"{layout.name}"' in code_of(path) else "")
+
+
 def test_there_are_kernels_to_check() -> None:
     rungs = {"01_standard_naive", "02_standard_tiled", "03_flash_kv_outer", "04_flash_q_outer"}
     assert rungs <= {path.stem for path in KERNELS}
-    headers = {"io.cuh", "tile.cuh", "block_mask.cuh", "trace.cuh"}
+    headers = {"io.cuh", "tile.cuh", "block_mask.cuh", "flash_smem.cuh", "trace.cuh"}
     assert headers <= {path.name for path in SOURCES}
 
 
@@ -145,14 +152,28 @@ def test_pointers_into_shared_memory_end_in_smem_and_show_their_tile(path: Path)
         # One row of S has no fixed tile: its length is known only at launch.
         shown = re.search(r"// \[\w+(, \w+)*\]", line) or match[1] == "row_smem"
         assert shown, f"{path.name}:{n}: which tile?"
-    assert len(names) >= 3 or not uses_tiles(path)
+    assert len(names) >= 3 or not uses_tiles(path) or "FlashSmem smem(" in code_of(path)
+
+
+def test_the_parts_of_the_flash_layout_show_their_tiles() -> None:
+    """In the order of `tiling.flash_smem`, each with its tile beside it."""
+    lines = lines_of(KERNEL_DIR / "flash_smem.cuh")
+    start = lines.index("struct FlashSmem {")
+    found = [
+        re.match(r"    [\w ]+\* (\w+); +// (\[\w+(?:, \w+)?\])", line) for line in lines[start:]
+    ]
+    parts = [match[1] for match in found if match is not None]
+    assert parts == ["q", "k", "v", "s", "m", "l", "alpha", "cells"]
+    stated = [name for name, _ in flash_smem(64, 64, 64, 2).parts]
+    assert ", ".join(stated).lower().replace("α", "alpha") == ", ".join(parts[:-1])
 
 
 @each_source
 def test_shared_and_register_tiles_carry_their_suffix(path: Path) -> None:
     code = code_of(path)
     shared = re.findall(r"__shared__[^;]*?\b(\w+)\[[^;]*;", code)
-    assert all(name == "smem" or name.endswith("_smem") for name in shared), shared
+    whole = ("smem", "smem_bytes")
+    assert all(name in whole or name.endswith("_smem") for name in shared), shared
     # Two-dimensional tiles and arrays of vectors held by one thread; `acc` is the paper's own word.
     registers = re.findall(r"^\s+float (\w+)\[\w+\]\[\w+\]", code, re.MULTILINE)
     registers += re.findall(r"^\s+(?:float4|Chunk) (\w+)\[\w+\]", code, re.MULTILINE)
@@ -162,9 +183,8 @@ def test_shared_and_register_tiles_carry_their_suffix(path: Path) -> None:
 @each_kernel
 def test_shared_memory_is_asserted_against_the_layout(path: Path) -> None:
     """SMEM_BYTES comes from Python; only a static_assert shows that both mean the same layout."""
-    code = code_of(path)
     used = set(re.findall(r"\b\w*SMEM_BYTES\b", header_of(path)))
-    asserted = set(re.findall(r"static_assert\((\w*SMEM_BYTES) ==", code))
+    asserted = set(re.findall(r"static_assert\((\w*SMEM_BYTES) ==", with_layout(path)))
     assert bool(asserted) == uses_tiles(path) and asserted == used
 
 

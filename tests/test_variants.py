@@ -75,7 +75,8 @@ def test_the_io_dtypes_keep_the_tolerance_rule(
 
 def test_a_long_shape_keeps_the_tolerance_rule(variant: Variant) -> None:
     for dtype in variant.dtypes:
-        problem = AttentionProblem(1, 1, *LONG, 64, dtype, "bottom_right")
+        head_dim = 64 if variant.tiled else 8  # 01 in NumPy takes its products row by row
+        problem = AttentionProblem(1, 1, *LONG, head_dim, dtype, "bottom_right")
         assert_rule(variant, problem, Tiling(64, 64))
 
 

@@ -41,6 +41,8 @@ def _expanded(path: Path, seen: set[str]) -> list[str]:
             seen.add(match[1])
             lines += _expanded(KERNEL_DIR / match[1], seen)
             lines.append(f'#line {number + 1} "{path.name}"')
+        else:
+            lines.append("")  # pasted in already: the line stays, so that the numbers stay true
     return lines
 
 

@@ -55,6 +55,11 @@ def order_at(point: Point, numbers: RecordedNumbers) -> OrderAt:
     return OrderAt(point, latency, moved)
 
 
+def missing(orders: Sequence[OrderAt]) -> list[str]:
+    """Labels of the variants that have no latency at any of these N."""
+    return [VARIANTS[n].label for n in STEPS if not any(order.latency[n] for order in orders)]
+
+
 def loop_order_spec(orders: Sequence[OrderAt], text: Mapping[str, Any]) -> dict[str, Any]:
     """A plotly spec: latency of the three over N on the left, the two effects on the right."""
     layout = theme.base_layout(_HEIGHT)
@@ -76,8 +81,12 @@ def loop_order_spec(orders: Sequence[OrderAt], text: Mapping[str, Any]) -> dict[
         _head(_LEFT[0], text["title_latency"], _line_legend()),
         _head(_RIGHT[0], text["title_gain"], _bar_legend(text)),
     ]
-    if not any(found for order in orders for found in order.latency.values()):
-        layout["annotations"].append(_nothing(text))
+    names = missing(orders)
+    if len(names) == len(STEPS):
+        layout["annotations"].append(_nothing(_LEFT, text["empty"]))
+    if names:
+        words = text["empty_gain"].format(names="<br>".join(names))
+        layout["annotations"].append(_nothing(_RIGHT, words))
     data = [_latency(name, orders) for name in STEPS]
     data += [_bars(effect, orders, text) for effect in (SWAP, PARALLEL)]
     data += [_byte_marks(orders, text), _one(places)]
@@ -186,8 +195,9 @@ def _bar_legend(text: Mapping[str, Any]) -> str:
     return f"{swap}&nbsp;&nbsp; {parallel}<br>◇ {text['bytes']}"
 
 
-def _nothing(text: Mapping[str, Any]) -> dict[str, Any]:
+def _nothing(panel: tuple[float, float], words: str) -> dict[str, Any]:
     return {
-        "x": sum(_LEFT) / 2, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False,
-        "text": text["empty"], "font": theme.font(theme.TITLE, theme.MUTED), "align": "center",
+        "x": sum(panel) / 2, "y": 0.22 if panel == _RIGHT else 0.5, "xref": "paper",
+        "yref": "paper", "xanchor": "center", "showarrow": False, "text": words, "align": "center",
+        "font": theme.font(theme.TITLE, theme.MUTED),
     }  # fmt: skip

@@ -167,7 +167,7 @@ def _crosses(panel: Panel, stopped: dict[str, list[Row]], y: float, log: bool) -
         for row in (row for row in rows if row.status != "ok"):
             said = f"{style.label}, N = {row.seqlen_q}: {row.detail or row.status}"
             reasons.setdefault(row.seqlen_q, []).append(said)
-    marker = {"symbol": "x-open", "size": 9, "color": styles[-1].colour}
+    marker = {"symbol": "x-open", "size": 9, "color": styles[0].colour}
     hovers = ["<br>".join(said) for said in reasons.values()]
     title = f"{label}: not measured"
     panel.data.append(marks(list(reasons), [y] * len(reasons), _AXES, marker, hovers, title))
@@ -175,7 +175,7 @@ def _crosses(panel: Panel, stopped: dict[str, list[Row]], y: float, log: bool) -
     (status,) = {r.status for r in next(iter(stopped.values())) if r.seqlen_q == first}
     text = f"{label}: {status}"
     place = (left_of(first, SEQLENS[-1], log), y, text, _AXES, "middle left")
-    panel.words.append(Words(*place, colour=styles[-1].text_colour))
+    panel.words.append(Words(*place, colour=styles[0].text_colour))
 
 
 def _bound_lines(

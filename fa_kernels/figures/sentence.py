@@ -36,9 +36,9 @@ def sentence(point: Point) -> str:
 def binding(point: Point) -> str:
     """Which limit of the device binds each compared variant, in one or two sentences."""
     name = device_words(point.device)
-    compared = [VARIANTS[one] for one in COMPARED]
+    compared, refusals = [VARIANTS[one] for one in COMPARED], point.refusals
     tight = [variant for variant in compared if not point.fits(variant)]
-    loose = [variant for variant in compared if point.fits(variant)]
+    loose = [v for v in compared if point.fits(v) and v.name not in refusals]
     words = []
     if tight:
         needs = [units.capacity(v.memory(point.problem).total_bytes) for v in tight]
@@ -49,7 +49,7 @@ def binding(point: Point) -> str:
         words.append(f"Memory capacity binds: {wants}, {name} has {have}.")
     if loose:
         words.append(f"On {name} {_limits(point, loose)}.")
-    for refused, why in point.refusals.items():
+    for refused, why in refusals.items():
         words.append(f"{VARIANTS[refused].label} cannot be launched: {why}")
     return " ".join(words)
 

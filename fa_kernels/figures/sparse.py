@@ -120,7 +120,7 @@ class Blocks:
         """How many rows keep the last, short column, and whether the last row does."""
         if self._short == 0:
             return 0, False  # nobody asks
-        return _last_column(self.name, self.q_blocks, self.k_blocks, self.count)
+        return _last_column(self)
 
     @property
     def tile_keys(self) -> int:
@@ -145,8 +145,8 @@ class Blocks:
 
 
 @lru_cache(maxsize=4096)
-def _last_column(name: str, q_blocks: int, k_blocks: int, count: int) -> tuple[int, bool]:
-    keep = BlockMask.pattern(name, q_blocks, k_blocks, 1, 1, count / k_blocks).keep[0, 0, :, -1]
+def _last_column(blocks: Blocks) -> tuple[int, bool]:
+    keep = blocks.mask().keep[0, 0, :, -1]
     return int(keep.sum()), bool(keep[-1])
 
 
@@ -187,8 +187,9 @@ _CLOSED: Mapping[Callable[..., Traffic], Callable[[AttentionProblem, Blocks], Tr
 def launched(variant: Variant, problem: AttentionProblem, blocks: Blocks) -> Traffic:
     """`variant.launched` of the dense `problem` with this pattern on it, without walking a mask."""
     closed = _CLOSED.get(variant.launched)
-    # With as many rows as columns at least, the diagonal keeps every column: all are loaded.
-    if closed is None or blocks.q_blocks < blocks.k_blocks or problem.causal is not None:
+    # The diagonal of tiles that are not taller than wide is in every column: all are loaded.
+    tall = blocks.tiling.block_m > blocks.tiling.block_n
+    if closed is None or tall or problem.causal is not None:
         return variant.launched(replace(problem, block_mask=blocks.mask()), blocks.tiling)
     return closed(problem, blocks)
 

@@ -66,8 +66,8 @@ class ThetaLaw:
         said = []
         for quantity in quantities(self.point):
             values = [_value(p, quantity) for p in around(self.point, quantity)]
-            unit = " KiB" if quantity == "M" else ""
-            said.append(f"{quantity} {min(values):g} to {max(values):g}{unit}")
+            unit, digits = " KiB" if quantity == "M" else "", ".3g" if quantity == "s" else "g"
+            said.append(f"{quantity} {min(values):{digits}} to {max(values):{digits}}{unit}")
         return ", ".join(said)
 
     @property

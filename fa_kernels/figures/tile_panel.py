@@ -61,20 +61,20 @@ def _part(index: int, block: int, length: int) -> tuple[float, float]:
     return start, max(min((index + 1) * block / length, 1.0), start + _LEAST)
 
 
-def current_tile(point: Point) -> tuple[int, int]:
+def current_tile(point: Point, kept: np.ndarray | None) -> tuple[int, int]:
     """The tile that is drawn: a third down, half-way along, so both loops have a past."""
     rows, cols = point.passes
     i = rows // 3
     if point.blocks is None:
         return i, cols // 2
-    kept = _kept(point)
-    if kept is None:
-        return i, i * cols // rows  # every pattern keeps the diagonal
+    if kept is None:  # every pattern keeps the diagonal
+        last_row = min((i + 1) * point.tiling.block_m, point.seqlen) - 1
+        return i, last_row // point.tiling.block_n
     visited = np.nonzero(kept[i])[0]
     return i, int(visited[len(visited) // 2])
 
 
-def _kept(point: Point) -> np.ndarray | None:
+def kept_tiles(point: Point) -> np.ndarray | None:
     """Which tiles are kept, bool (q_tiles, k_tiles); None where dense or too many to draw."""
     blocks = point.blocks
     return blocks.mask().keep[0, 0] if blocks is not None and blocks.quick else None
@@ -83,22 +83,23 @@ def _kept(point: Point) -> np.ndarray | None:
 def tile_panel(point: Point) -> Panel:
     """The walk over tiles and the SRAM bar of the shown variant."""
     panel = Panel()
-    i, j = current_tile(point)
+    kept = kept_tiles(point)
+    i, j = current_tile(point, kept)
     rows, cols = point.passes
     where = f"Q tile {i + 1} of {rows}, K/V tile {j + 1} of {cols}"
     caption = f"model · {point.sparse_words() or where}"
     panel.head(TILES, f"{point.label(VARIANTS[SHOWN])}: the tiles in SRAM", caption)
-    _draw_walk(panel, point, i, j)
+    _draw_walk(panel, point, kept, i, j)
     _draw_bars(panel, point)
     return panel
 
 
-def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
+def _draw_walk(panel: Panel, point: Point, kept: np.ndarray | None, i: int, j: int) -> None:
     n, tiling = point.seqlen, point.tiling
     down, along, whole = _part(i, tiling.block_m, n), _part(j, tiling.block_n, n), (0.0, 1.0)
     empty = {"fillcolor": "rgba(0,0,0,0)"}
     if point.blocks is not None:
-        _draw_kept(panel, point)
+        _draw_kept(panel, point, kept)
     panel.shapes += [_rectangle(_box(strip, whole, whole), **empty) for strip in _STRIPS]
     if grid := _grid_path(point):
         line = {"color": theme.GRID, "width": 1}
@@ -106,7 +107,7 @@ def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
             {"type": "path", "path": grid, "xref": "paper", "yref": "paper", "line": line}
         )
     done = {"fillcolor": theme.TENSOR_COLOURS["s"], "opacity": 0.3}
-    for start, stop in _done(point, i, j):
+    for start, stop in _done(point, kept, i, j):
         walked = _part(start, tiling.block_n, n)[0], _part(stop - 1, tiling.block_n, n)[1]
         panel.shapes.append(_rectangle(_box("s", (walked[0], min(walked[1], 1.0)), down), **done))
     places = {
@@ -122,20 +123,18 @@ def _draw_walk(panel: Panel, point: Point, i: int, j: int) -> None:
         panel.words.append(Words(*_paper(*place), text, at="middle center"))
 
 
-def _done(point: Point, i: int, j: int) -> list[tuple[int, int]]:
+def _done(point: Point, kept: np.ndarray | None, i: int, j: int) -> list[tuple[int, int]]:
     """Runs of tiles, [start, stop), that row `i` has visited before tile `j`."""
     if point.blocks is None:
         return [(0, j)] if j else []
-    kept = _kept(point)
     if kept is None:
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], kept[i, :j], [False]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)][-_MAX_LINES:]
 
 
-def _draw_kept(panel: Panel, point: Point) -> None:
+def _draw_kept(panel: Panel, point: Point, kept: np.ndarray | None) -> None:
     """The kept blocks of the attention matrix, many of a long sequence's to a cell."""
-    kept = _kept(point)
     if kept is None:
         rows, cols = point.passes
         text = f"{rows} × {cols} blocks:<br>too fine to draw"

@@ -34,7 +34,8 @@ _ROOM = {"share": 0.36, "share_short": 0.19}
 class Ways:
     """The bytes of one variant at one point, each way under its own name; None: not recorded.
 
-    `reads` are (L2 reads, DRAM reads), both by hardware counters, where both were recorded.
+    `reads` are (L2 reads, DRAM reads), both by hardware counters, where both were recorded. DRAM
+    is what passed during the call and, with `written_back`, what it left in the L2 to be written.
     """
 
     variant: str
@@ -42,6 +43,7 @@ class Ways:
     compulsory_bytes: int
     reads: tuple[float, float] | None
     runs: Mapping[str, str]
+    written_back: bool = False
 
     @property
     def l2_share(self) -> float | None:
@@ -64,10 +66,14 @@ def ways_of(name: str, point: Point, numbers: RecordedNumbers) -> Ways:
         LAUNCHED: point.traffic(variant).total_bytes,
         **{way: number.value if number else None for way, number in found.items()},
     }
+    left = recorded("dram_writeback_bytes")
+    if left and values[DRAM] is not None:
+        values[DRAM] = (values[DRAM] or 0.0) + left.value
     read = [recorded(metric) for metric in ("l2_read_bytes", "dram_read_bytes")]
     reads = (read[0].value, read[1].value) if read[0] and read[1] else None
     runs = {way: number.run_id for way, number in found.items() if number}
-    return Ways(name, values, point.compulsory_bytes(variant), reads, runs)
+    compulsory = point.compulsory_bytes(variant)
+    return Ways(name, values, compulsory, reads, runs, left is not None)
 
 
 def all_ways(point: Point, numbers: RecordedNumbers) -> list[Ways]:
@@ -201,7 +207,7 @@ def _words(
                 longest = "share" if room > _ROOM["share"] else "share_short"
                 words = said[longest].format(share=f"{100 * row.l2_share:.0f}")
                 middle = 10 ** (sum(ends) / 2)
-                pieces.append((middle, y + _LOWER, words, "top center", theme.MUTED))
+                pieces.append((middle, y + _LOWER + 0.02, words, "top center", theme.MUTED))
         if not row.bytes[L2] and not row.bytes[DRAM]:
             right = 10 ** (span[1] - 0.01 * (span[1] - span[0]))
             pieces.append((right, y + _LOWER, said["nothing"], "middle left", theme.MUTED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from fa_kernels.measure.memory import free_pools
 from fa_kernels.measure.point import Progress, measure_problem, our_contender
@@ -19,7 +20,7 @@ def measure_point(
     on_progress: Progress = lambda fraction, text: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[Row]:
-    """Rows of every variant at one point of the explorer, on the current GPU.
+    """Rows of every algorithm at one point of the explorer, on the current GPU.
 
     Args:
         problem, tiling: the point; tiles are clipped to the sequence as in every launch.
@@ -27,11 +28,22 @@ def measure_point(
         cancelled: polled between steps; rows measured so far have been yielded by then.
 
     Yields:
-        Memory, counted bytes and latency of each variant, each with its status; a variant that does
-        not fit or is refused yields one row that says so.
+        Memory, counted bytes and latency of each algorithm, each with its status; one that does not
+        fit or is refused yields one row that says so. Algorithms that take no block mask are
+        measured without it, and their rows say so.
     """
-    contenders = [our_contender(variant, tiling, problem) for variant in VARIANTS.values()]
+    able = [v for v in VARIANTS.values() if v.control_for is None and problem.dtype in v.dtypes]
+    dense = replace(problem, block_mask=None)
+    masked = [v for v in able if problem.block_mask is not None and v.block_sparse]
+    work = [(problem, masked), (dense, [v for v in able if v not in masked])]
+    work = [(p, variants) for p, variants in work if variants]
     try:
-        yield from measure_problem(problem, contenders, Flush(), on_progress, cancelled)
+        for i, (p, variants) in enumerate(work):
+
+            def part(fraction: float, text: str, i: int = i) -> None:
+                on_progress((i + fraction) / len(work), text)
+
+            contenders = [our_contender(variant, tiling, p) for variant in variants]
+            yield from measure_problem(p, contenders, Flush(), part, cancelled)
     finally:
         free_pools()  # S, P and the flush buffer are gigabytes that the reader's next cell may need

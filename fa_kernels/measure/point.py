@@ -72,6 +72,8 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
         return traffic
 
     def refuse(p: AttentionProblem) -> None:
+        if p.dtype not in variant.dtypes:
+            raise NotImplementedError(f"{variant.name} takes {', '.join(variant.dtypes)} only")
         launch.refuse_on_this_gpu(variant.plan(p, tiling), p, tiling, launch.gpu_name())
 
     workspace = variant.workspace_bytes(problem)

@@ -92,9 +92,11 @@ class Grid:
         n = dense.seqlen_q
         tiling = Tiling.from_sram(self.mask_sram_kib * KIB, dense.head_dim, dense.dtype)
         tiling = tiling.clipped(n, n)
+        seen = set()  # few blocks in a row round different densities to one
         for name, density in self.masks:
             mask = BlockMask.pattern(name, n, n, tiling.block_m, tiling.block_n, density)
-            if mask.density < 1.0:
+            if mask.density < 1.0 and (name, mask.density) not in seen:
+                seen.add((name, mask.density))
                 yield replace(dense, block_mask=mask)
 
 

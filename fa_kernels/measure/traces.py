@@ -111,8 +111,33 @@ def differences(a: Trace, b: Trace) -> dict[str, float]:
     return found
 
 
-def record(path: Path, problem: TraceProblem | None = None) -> Path:
+def record_all(command: str, commit: str | None = None, root: Path | None = None) -> list[Path]:
+    """Record what notebook 02 shows, a row of each loop order, as <date>-<gpu>-<variant>.json.
+
+    Raises:
+        FileExistsError, RuntimeError: as `record`.
+    """
+    prefix = str(describe_run(command, "")["run_id"])
+    return [
+        record(
+            (root or TRACES_DIR) / f"{prefix}{variant.replace('_', '-')}.json",
+            TraceProblem(variant=variant),
+            command,
+            commit,
+        )
+        for variant in ("flash_q_outer", "flash_kv_outer")
+    ]
+
+
+def record(
+    path: Path,
+    problem: TraceProblem | None = None,
+    command: str = "fa_kernels.measure.traces.record",
+    commit: str | None = None,
+) -> Path:
     """Trace `problem` on the current GPU and write it to a new file.
+
+    `commit` is recorded where the checkout has no .git.
 
     Raises:
         FileExistsError: traces are append-only.
@@ -125,7 +150,8 @@ def record(path: Path, problem: TraceProblem | None = None) -> Path:
     apart = differences(cuda, numpy_)
     if not all(value <= 1e-3 for value in apart.values()):  # NaN fails, too
         raise RuntimeError(f"the kernel's trace differs from NumPy's by {apart}: not recorded.")
-    about = describe_run("fa_kernels.measure.traces.record", "one launch with -DTRACE, one row")
+    about = describe_run(command, "one launch with -DTRACE, one row")
+    about["commit"] = commit or about["commit"]
     about = {name: value for name, value in about.items() if name not in ("schema", "run_id")}
     content = {
         "schema": SCHEMA_VERSION,

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fa_kernels.cuda.arrays import io_dtype
-from fa_kernels.figures.point import Point
+from fa_kernels.figures.point import SHOWN, Point
 from fa_kernels.measure.records import Row, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
@@ -17,7 +17,7 @@ from fa_kernels.session import Session
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.counter import CountingHbm
 from fa_kernels.traffic.model import TENSORS
-from fa_kernels.variants import ALGORITHMS, Variant
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
 #: The longest sequence the NumPy backend executes; longer ones are cut to it, and it says so.
 NUMPY_SEQLEN = 1024
@@ -44,21 +44,11 @@ class CudaBackend:
     """The kernels on the GPU that is here."""
 
     def measure(self, point: Point, on_progress: Progress, cancelled: Cancelled) -> Iterator[Row]:
-        """Latency, memory and counted bytes of every algorithm.
-
-        With a block pattern: first the algorithms that take a mask, with it, then the dense ones.
-        """
+        """Latency, memory and counted bytes of every algorithm, masked if it takes a mask."""
         from fa_kernels.measure.live import measure_point
 
-        problems = dict.fromkeys(point.problem_of(v) for v in reversed(ALGORITHMS.values()))
-        for i, problem in enumerate(problems):
-
-            def within(fraction: float, text: str, i: int = i) -> None:
-                on_progress((i + fraction) / len(problems), text)
-
-            shown = {name for name, v in ALGORITHMS.items() if point.problem_of(v) == problem}
-            rows = measure_point(problem, point.tiling, within, cancelled)
-            yield from (row for row in rows if row.variant in shown)
+        problem = point.problem_of(VARIANTS[SHOWN])
+        yield from measure_point(problem, point.tiling, on_progress, cancelled)
 
 
 class _Stopped(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from fa_kernels.figures.point import (
 from fa_kernels.figures.sparse import CHOICES, DENSE, checked_density, checked_pattern
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
 from fa_kernels.variants import ALGORITHMS
+from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.text import labels
 
@@ -93,32 +94,27 @@ class Controls(ipywidgets.VBox):
         self.seqlen = _knob(text, "seqlen", SEQLENS, settings.N, checked_seqlen)
         self.head_dim = _knob(text, "head_dim", HEAD_DIMS, settings.d, checked_head_dim)
         self.sram = _knob(text, "sram", SRAM_KIB, settings.M_kib, checked_sram_kib)
-        self.dtype = _dropdown(text["dtype"], dtype_options(), settings.dtype, "112px")
-        self.device = _dropdown(text["device"], device_options(), settings.device, "195px")
+        self.dtype = Choice(text["dtype"], _plain(dtype_options()), settings.dtype)
+        self.device = Choice(text["device"], device_options(), settings.device)
         scales = [(text["scale_log"], "log"), (text["scale_linear"], "linear")]
-        self.scale = _dropdown(text["scale"], scales, settings.scale, "112px")
-        self.pattern = _dropdown(text["pattern"], list(CHOICES), settings.pattern, "160px")
+        self.scale = Choice(text["scale"], scales, settings.scale)
+        self.pattern = Choice(text["pattern"], _plain(CHOICES), settings.pattern)
         densities = density_options(settings.density)
-        self.density = _dropdown(text["density"], densities, settings.density, "130px")
+        self.density = Choice(text["density"], densities, settings.density)
         self.density.disabled = not settings.is_sparse
-        self.density.add_class("falab-density")
-        self.pattern.add_class("falab-pattern")
         self.presets = [_button(name) for name in PRESETS]
         self.reset = _button(text["reset"])
         for button in self.presets:
             button.on_click(lambda clicked: self.apply_preset(clicked.description))
         self.reset.on_click(lambda clicked: self.apply(self._start))
-        for knob in self.knobs:
-            knob.observe(lambda change: self._changed(change.owner.stamp), "value")
-        for choice in (self.dtype, self.device, self.scale, self.pattern, self.density):
-            choice.observe(lambda change: self._changed(0.0), "value")
+        controls: list[Knob | Choice] = [*self.knobs, *self.choices]
+        for control in controls:
+            control.observe(lambda change: self._changed(change.owner.stamp), "value")
         wrap = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
         super().__init__(
             [
                 ipywidgets.HBox(list(self.knobs), layout=wrap),
-                ipywidgets.HBox(
-                    [self.dtype, self.device, self.scale, self.pattern, self.density], layout=wrap
-                ),
+                ipywidgets.HBox(list(self.choices), layout=wrap),
                 ipywidgets.HBox([*self.presets, self.reset], layout=wrap),
             ]
         )
@@ -127,6 +123,11 @@ class Controls(ipywidgets.VBox):
     def knobs(self) -> tuple[Knob, Knob, Knob]:
         """N, d and M."""
         return self.seqlen, self.head_dim, self.sram
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """dtype, device, scale, pattern and density."""
+        return self.dtype, self.device, self.scale, self.pattern, self.density
 
     @property
     def settings(self) -> Settings:
@@ -147,8 +148,7 @@ class Controls(ipywidgets.VBox):
                 knob.error, knob.value = "", value
             self.dtype.value, self.device.value = settings.dtype, settings.device
             self.scale.value, self.pattern.value = settings.scale, settings.pattern
-            self.density.options = density_options(settings.density)
-            self.density.value = settings.density
+            self.density.offer(density_options(settings.density), settings.density)
         finally:
             self._quiet = False
         self._changed(0.0)
@@ -173,12 +173,8 @@ def _knob(
     )  # fmt: skip
 
 
-def _dropdown(label: str, options: list[Any], value: object, width: str) -> Any:
-    layout = ipywidgets.Layout(width=width)
-    style = {"description_width": "initial"}
-    return ipywidgets.Dropdown(
-        options=options, value=value, description=label, layout=layout, style=style
-    )
+def _plain(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, name) for name in names]
 
 
 def _button(text: str) -> Any:

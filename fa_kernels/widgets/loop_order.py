@@ -17,6 +17,7 @@ from fa_kernels.figures.loop_order import (
     SWAP,
     OrderAt,
     loop_order_spec,
+    missing,
     order_at,
 )
 from fa_kernels.figures.point import checked_head_dim, checked_sram_kib, ratio_text
@@ -60,7 +61,8 @@ def takeaway(found: Sequence[OrderAt]) -> str:
         for effect in (SWAP, PARALLEL)
     )
     if not swap or not parallel:
-        return f"{text['said_nothing']} {bytes_words}"
+        names = "; ".join(missing(found))
+        return f"{text['said_nothing'].format(names=names)} {bytes_words}"
     said = text["said"].format(
         swap_low=ratio_text(min(swap)[0]), swap_high=ratio_text(max(swap)[0]),
         parallel_low=ratio_text(min(parallel)[0]), parallel_high=ratio_text(max(parallel)[0]),

@@ -134,17 +134,14 @@ def takeaway(point: Point, rows: Sequence[Ways]) -> str:
     text = labels("traffic_ways")["takeaway"]
     ways = next(row for row in rows if row.variant == SAID)
     q_tiles = point.passes[0]
-    launched, dram = ways.bytes[LAUNCHED] or 0.0, ways.bytes[DRAM]
     first = text["reread" if q_tiles > 1 else "once"].format(
-        label=VARIANTS[SAID].label, launched=traffic(launched), q_tiles=q_tiles
+        label=VARIANTS[SAID].label, launched=traffic(ways.bytes[LAUNCHED] or 0), q_tiles=q_tiles
     )
-    compulsory = traffic(ways.compulsory_bytes)
-    if ways.l2_share is None or dram is None:
-        return f"{first} {text['unknown'].format(compulsory=compulsory)}"
-    share = f"{100 * ways.l2_share:.0f}"
-    ratio = ratio_text(dram / ways.compulsory_bytes)
+    if ways.l2_share is None or ways.reads is None:
+        return f"{first} {text['unknown'].format(compulsory=traffic(ways.compulsory_bytes))}"
+    read, once = ways.reads[1], point.problem.q_bytes + 2 * point.problem.kv_bytes
     second = text["answered"].format(
-        share=share, dram=traffic(dram), ratio=ratio, compulsory=compulsory
+        share=f"{100 * ways.l2_share:.0f}", dram=traffic(read), ratio=ratio_text(read / once)
     )
     return f"{first} {second}"
 
@@ -172,10 +169,12 @@ def caption(point: Point, rows: Sequence[Ways]) -> str:
     """The point, and the run behind every column."""
     text = labels("traffic_ways")
     sources = [text["source_models"]]
-    for name, ways in (("counted", (COUNTED,)), ("hardware", (L2, DRAM))):
+    bare = any(DRAM in row.runs and not row.written_back for row in rows)
+    hardware = "hardware_bare" if bare else "hardware"
+    for name, ways in (("counted", (COUNTED,)), (hardware, (L2, DRAM))):
         runs = sorted({row.runs[way] for row in rows for way in ways if way in row.runs})
         found = text[f"source_{name}"].format(runs=", ".join(runs))
-        sources.append(found if runs else text[f"missing_{name}"])
+        sources.append(found if runs else text[f"missing_{name.removesuffix('_bare')}"])
     return str(text["caption"]).format(
         problem=point.problem.describe(),
         sram=point.sram_kib,

@@ -68,7 +68,9 @@ def test_line_directives_lead_back_to_the_files(name: str) -> None:
             number, file = int(directive[1]), directive[2]
             continue
         original = files[file][number - 1]
-        assert line == ("" if original == "#pragma once" else original), f"{file}:{number}"
+        # A header that is there already leaves an empty line: the lines after it stay true.
+        gone = original == "#pragma once" or original.startswith('#include "')
+        assert line == ("" if gone else original), f"{file}:{number}"
         assert number not in seen.setdefault(file, set()), f"{file}:{number} is there twice"
         seen[file].add(number)
         number += 1

@@ -19,7 +19,7 @@ from fa_kernels.figures.panel import LEAST_WIDTH, paper
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.sparse import CHOICES
-from fa_kernels.figures.tile_panel import current_tile
+from fa_kernels.figures.tile_panel import current_tile, kept_tiles
 from fa_kernels.measure.records import Row, Run
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS
@@ -325,7 +325,7 @@ def test_the_kept_blocks_are_drawn(h200: Device) -> None:
     cells = trace(explorer_spec(point), "kept blocks")["z"]
     kept = [[cell is not None for cell in row] for row in cells]
     assert kept == point.blocks.mask().keep[0, 0].tolist()
-    i, j = current_tile(point)
+    i, j = current_tile(point, kept_tiles(point))
     assert kept[i][j], "the tile that is drawn is one that is visited"
     dense = explorer_spec(Point.of(4096, 64, 64, "float16", h200))
     assert not [t for t in dense["data"] if t["name"] == "kept blocks"]
@@ -340,6 +340,10 @@ def test_many_blocks_share_a_cell_and_too_many_are_not_drawn(h200: Device) -> No
     text = words(explorer_spec(Point.of(65536, 64, 16, "float16", h200, "random", 1 / 8)))
     assert "2048 × 2048 blocks:" in text
     assert "too fine to draw" in text
+    small = Point.of(1000, 64, 16, "float16", h200, "random", 1 / 16)
+    assert small.blocks is not None
+    i, j = current_tile(small, None)
+    assert small.blocks.mask().keep[0, 0, i, j], "also where none can be drawn"
 
 
 def test_asked_and_achieved_density_are_both_said(h200: Device) -> None:

@@ -148,6 +148,32 @@ def test_sentence_names_memory_where_it_does_not_fit(h200: Device) -> None:
     assert "binds flash" in text
 
 
+def test_a_launch_that_one_algorithm_cannot_make_is_no_refusal_of_the_point(h200: Device) -> None:
+    """Tiles of 2 x 2 would need more blocks for standard's scores than a grid may have."""
+    point = Point.of(16384, 64, 1, "float16", h200)
+    assert list(point.refusals) == ["standard_tiled"]
+    text = sentence(point)
+    assert "standard cannot be launched: standard_tiled_scores would need 2147483648 blocks" in text
+    assert "(raise M)" in text
+    assert "binds standard" not in text
+    assert Point.of(4096, 64, 64, "float16", h200).refusals == {}
+
+
+def test_what_does_not_fit_is_not_refused_as_well(h200: Device) -> None:
+    """The naive grid at 262144 tokens is beyond CUDA's limit, but its S and P beyond memory."""
+    assert Point.of(2**18, 64, 64, "float16", h200).refusals == {}
+
+
+def test_sentence_names_the_pattern(h200: Device) -> None:
+    point = Point.of(4096, 64, 192, "float16", h200, "local", 1 / 4)
+    standard, flash = (VARIANTS[name] for name in COMPARED)
+    times = ratio_text(point.traffic(standard).total_bytes / point.traffic(flash).total_bytes)
+    text = sentence(point)
+    moves = f"dense standard moves {times} the HBM bytes of block-sparse flash."
+    assert f", with local blocks at s = 0.273, {moves}" in text
+    assert "fp32 arithmetic binds standard and flash (8.21 ms and 2.2" in text
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.5, "0.50×"), (1.0, "1.0×"), (3.04, "3.0×"), (123.4, "123×")]
 )

@@ -48,6 +48,24 @@ def test_lines_differ_also_without_colour() -> None:
     assert "dot" not in {style.dash for style in theme.STYLES.values()}, "dots mark model bounds"
 
 
+def test_markers_beside_words_differ_too() -> None:
+    glyphs = [style.named[0] for style in theme.STYLES.values()]
+    assert len(set(glyphs)) == len(glyphs)
+    assert "┄" not in glyphs, "dots mark model bounds"
+    assert all(style.modelled.startswith("┄ ") for style in theme.STYLES.values())
+
+
+def test_the_compared_variants_have_their_familys_pure_hue() -> None:
+    assert theme.style_of("standard_tiled").colour == "#D55E00"
+    assert theme.style_of("flash_q_outer").colour == "#009E73"
+    # As everywhere in a family, the algorithms come before the controls.
+    assert [look.line for look in theme._FAMILIES["flash"]] == [
+        theme.style_of(name).colour
+        for name in ("flash_q_outer", "flash_kv_outer", "flash_q_outer_one_block",
+                     "flash_kv_outer_io")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", theme.STYLES)
 def test_lines_and_words_stand_out_on_both_pages(name: str) -> None:
     style = theme.STYLES[name]

@@ -83,6 +83,8 @@ def test_the_edges_have_fewer_points(h200: Device) -> None:
     assert [p.seqlen for p in around(point, "N")] == [1, 2, 4]
     assert [p.problem.head_dim for p in around(point, "d")] == [128, 256]
     assert "d 128 to 256" in theta_law(point).ranges
+    ragged = Point.of(4096, 64, 192, "float16", h200, "local", 1 / 4)
+    assert theta_law(ragged).ranges.endswith("s 0.0909 to 0.545")
     tiny = Point.of(4096, 64, 4, "float16", h200, "local", 1.0)
     assert max(p.density for p in around(tiny, "s")) == 1.0
 

@@ -230,7 +230,8 @@ def test_a_peer_without_lse_is_checked_by_its_output() -> None:
 
 
 def test_cancelling_keeps_what_was_measured() -> None:
-    both = [our_contender(variant, TILING, PROBLEM) for variant in VARIANTS.values()]
+    able = [v for v in VARIANTS.values() if PROBLEM.dtype in v.dtypes]
+    both = [our_contender(variant, TILING, PROBLEM) for variant in able]
     polls = iter([False, *[True] * 99])
     rows = list(
         measure_problem(PROBLEM, both, None, cancelled=lambda: next(polls))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,38 +69,24 @@ def test_the_table_shows_both(point: Point) -> None:
     assert set(METRICS) >= {"hbm_bytes", "latency_ms"}
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Problem and tiling of every call of a made-up `measure_point`, which yields every variant."""
+@pytest.mark.parametrize("pattern", ["dense", "local"])
+def test_cuda_backend_calls_the_live_measurement(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
 
-    def measure_point(problem: Any, tiling: Any, on_progress: Any, cancelled: Any) -> Any:
-        seen.append((problem, tiling))
-        on_progress(0.5, "half")
-        return iter(types.SimpleNamespace(variant=name) for name in VARIANTS)
+    def measure_point(*arguments: Any) -> Any:
+        seen.extend(arguments)
+        return iter(["row"])
 
     fake = types.ModuleType("fa_kernels.measure.live")
     fake.measure_point = measure_point  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fa_kernels.measure.live", fake)
-    return seen
-
-
-def test_cuda_backend_calls_the_live_measurement(point: Point, measured: list[Any]) -> None:
-    found = list(CudaBackend().measure(point, silent, lambda: False))
-    assert [row.variant for row in found] == list(ALGORITHMS), "the controls are not shown here"
-    assert measured == [(point.problem, point.tiling)]
-
-
-def test_cuda_backend_masks_only_what_takes_a_mask(measured: list[Any]) -> None:
-    point = Point.of(4096, 48, 24, "float16", device("h200"), "local", 1 / 4)
-    progress: list[float] = []
-    found = list(CudaBackend().measure(point, lambda f, t: progress.append(f), lambda: False))
-    assert {row.variant for row in found} == set(ALGORITHMS)
-    assert len(found) == len(ALGORITHMS)
-    assert [problem.block_mask is None for problem, _ in measured] == [False, True]
-    masked = [row.variant for row in found[: len(found) // 2]]
-    assert all(VARIANTS[name].block_sparse for name in masked)
-    assert progress == sorted(progress)
+    point = Point.of(4096, 48, 24, "float16", device("h200"), pattern, 1 / 4)
+    found: list[Any] = list(CudaBackend().measure(point, silent, lambda: False))
+    assert found == ["row"]
+    mask = point.blocks.mask() if point.blocks else None
+    assert seen[:2] == [replace(point.problem, block_mask=mask), point.tiling]
 
 
 def test_numpy_runs_the_pattern(point: Point) -> None:

@@ -177,7 +177,7 @@ def test_a_mask_of_too_many_blocks_is_refused_and_the_figure_stays(lab: Explorer
 
 
 def test_bf16_is_offered(lab: Explorer) -> None:
-    assert lab.controls.dtype.options == ("fp16", "bf16", "fp32")
+    assert lab.controls.dtype.texts == ["fp16", "bf16", "fp32"]
     lab.controls.dtype.value = "bf16"
     assert "bf16" in lab.status.value
     assert "no run in bf16; recorded: fp16, fp32" in str(lab.figure.spec).replace("<br>", " ")

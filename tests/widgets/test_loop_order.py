@@ -30,7 +30,7 @@ def test_the_sentence_has_both_effects(timed: Session) -> None:
 
 def test_nothing_recorded_is_said_and_the_model_stays(bare: Session) -> None:
     widget = fa.loop_order(session=bare)
-    assert TEXT["said_nothing"] in widget.sentence.value
+    assert "Not recorded at this d, M and dtype" in widget.sentence.value
     assert "GB of requested bytes into" in widget.sentence.value
     assert TEXT["no_source"] in widget.table.value
 
@@ -41,6 +41,13 @@ def test_the_knobs_move_it(timed: Session) -> None:
     widget.sram.value = 128
     assert widget.table.value != before and "M = 128 KiB" in widget.table.value
     widget.head_dim.value = 96  # not recorded
-    assert TEXT["said_nothing"] in widget.sentence.value
+    assert "Not recorded at this d, M and dtype" in widget.sentence.value
     widget.dtype.value = "fp32"
     assert not widget.figure.stale and widget.message.value == ""
+
+
+def test_what_is_missing_is_named(bare: Session) -> None:
+    widget = loop_order(session=bare)
+    notes = " ".join(note["text"] for note in widget.figure.spec["layout"]["annotations"])
+    for label in ("flash, K/V outer", "flash, one block per head"):
+        assert label in widget.sentence.value and label in notes

@@ -1,0 +1,38 @@
+// A native list box with its label.
+
+function render({ model, el }) {
+  const id = `falab-choice-${crypto.randomUUID()}`;
+  el.classList.add("falab-choice");
+  el.dataset.faWidget = "choice";
+  el.dataset.faChoice = model.get("label");
+  el.innerHTML = `<label for="${id}"></label><select id="${id}"></select>`;
+  const label = el.querySelector("label");
+  const select = el.querySelector("select");
+  // Lab's command mode would take the arrow keys, and letters as its shortcuts.
+  select.dataset.lmSuppressShortcuts = "true";
+
+  function showOptions() {
+    label.textContent = model.get("label");
+    select.replaceChildren(...model.get("texts").map((text) => new Option(text)));
+    showValue();
+  }
+
+  function showValue() {
+    select.selectedIndex = model.get("index");
+    select.disabled = model.get("disabled");
+    el.dataset.faValue = model.get("texts")[model.get("index")] ?? "";
+  }
+
+  select.addEventListener("change", () => {
+    model.set("stamp", performance.timeOrigin + performance.now());
+    model.set("index", select.selectedIndex);
+    model.save_changes();
+    showValue();
+  });
+
+  model.on("change:label change:texts", showOptions);
+  model.on("change:index change:disabled", showValue);
+  showOptions();
+}
+
+export default { render };
