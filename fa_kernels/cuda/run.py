@@ -84,7 +84,10 @@ def _refuse_mismatch(q: Any, k: Any, v: Any, problem: AttentionProblem) -> None:
 
 
 class _Call:
-    """One checked call: its plan, its arrays, and the arguments that several kernels share."""
+    """One checked call: its plan, its arrays, and the arguments that several kernels share.
+
+    `scores` is how many arrays shaped like S the kernels want as workspace.
+    """
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class _Call:
         inputs: tuple[Any, Any, Any],
         problem: AttentionProblem,
         tiling: Tiling,
+        scores: int = 0,
         **options: bool,
     ) -> None:
         import cupy
@@ -100,6 +104,10 @@ class _Call:
         _refuse_mismatch(*inputs, problem)
         self.q, self.k, self.v = (usable(n, a) for n, a in zip("qkv", inputs, strict=True))
         self.problem, self.tiling = problem, tiling
+        # S and P before out: the pool would cut a small out from a large block that the call before
+        # has left, and the next S would no longer fit into it.
+        shape = (*self.q.shape[:3], problem.seqlen_k)
+        self.scores = [cupy.empty(shape, self.q.dtype) for _ in range(scores)]
         self.out = cupy.empty(self.q.shape, self.q.dtype)
         self.lse = cupy.empty(self.q.shape[:3], np.float32)
         aligned = rows_aligned(self.q, self.k, self.v, self.out)
@@ -307,11 +315,8 @@ def _run_standard(
     count_traffic: bool,
 ) -> CudaResult:
     """Three launches, S = Q K^T, P = softmax(S), O = P V, with S and P in HBM between them."""
-    import cupy
-
-    call = _Call(plan, inputs, problem, tiling, count_traffic=count_traffic)
-    s = cupy.empty((*call.q.shape[:3], problem.seqlen_k), call.q.dtype)
-    p = cupy.empty_like(s)
+    call = _Call(plan, inputs, problem, tiling, scores=2, count_traffic=count_traffic)
+    s, p = call.scores
     scores, softmax, output = call.plan.steps
     offset, counters = call.offset, call.counters
     operands = [*call.with_strides(call.q, call.k), s]

@@ -49,15 +49,15 @@ def value_axis(
     )
 
 
-def padded_span(values: Sequence[float], log: bool) -> tuple[float, float]:
-    """Least and greatest value of an axis that shows `values` with some air."""
+def padded_span(values: Sequence[float], log: bool, headroom: float = 0.45) -> tuple[float, float]:
+    """Least and greatest value of an axis that shows `values` with some air; `headroom` decades."""
     if not values:
         return (0.01, 100.0) if log else (0.0, 1.0)
     low, high = min(values), max(values)
     if not log:
         return 0.0, high * 1.15
     # Whole decades at the bottom keep the axis still while a knob moves.
-    return 10 ** math.floor(math.log10(low)), 10 ** (math.log10(high) + 0.45)
+    return 10 ** math.floor(math.log10(low)), 10 ** (math.log10(high) + headroom)
 
 
 def seqlens_shown(seqlen: int) -> list[int]:

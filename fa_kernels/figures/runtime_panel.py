@@ -52,7 +52,8 @@ def runtime_panel(
     bounded = [name for name in ALGORITHMS if not curves.get(name)]
     refused = _bound_lines(panel, point, bounded, labels, shown)
     _live_points(panel, live, shown)
-    span = padded_span(shown, log)
+    # The crosses stand above all lines.
+    span = padded_span(shown, log, headroom=0.7)
     _not_measured(panel, curves, span, log)
     panel.cursors.append(Cursor(point.seqlen, _AXES))
     last = seqlens_shown(point.seqlen)[-1]
