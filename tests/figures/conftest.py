@@ -27,7 +27,7 @@ def run(runs_root: Path) -> RecordedRun:
 @pytest.fixture(scope="session")
 def measured_run() -> Run:
     """The H200 run in data/measured, not the made-up one."""
-    return load_run("20261129-h200-grid")
+    return load_run("20261130-h200-grid")
 
 
 @pytest.fixture

@@ -36,9 +36,11 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def ours(run: Run, **wanted: str) -> Iterator[tuple[Row, AttentionProblem, Tiling]]:
     for row in run.select(provider="fa_kernels", status="ok", **wanted):
-        tiled = row.block_m is not None and row.block_n is not None
-        assert tiled == VARIANTS[row.variant].tiled
-        yield row, row.problem, Tiling(row.block_m, row.block_n) if tiled else UNTILED
+        assert VARIANTS[row.variant].tiled == (row.block_m is not None)
+        tiling = UNTILED
+        if row.block_m is not None and row.block_n is not None:
+            tiling = Tiling(row.block_m, row.block_n)
+        yield row, row.problem, tiling
 
 
 def test_there_is_a_run_to_show_without_a_gpu() -> None:

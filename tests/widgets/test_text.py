@@ -19,9 +19,13 @@ def keys() -> set[str]:
 
 
 def test_no_text_is_left_over() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in WIDGETS.glob("*.py"))
+    # Figures have words handed to them by the widgets that show them.
+    paths = [*WIDGETS.glob("*.py"), *(WIDGETS.parent / "figures").glob("*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in paths)
     quoted = set(re.findall(r"""["']([a-z0-9_]+)["']""", code))
     derived = {f"{n}_{k}" for n in ("seqlen", "head_dim", "sram") for k in ("description", "unit")}
+    derived |= {f"{n}_{k}" for n in ("source", "missing") for k in ("counted", "hardware")}
+    derived |= {"source_hardware_bare"}
     assert keys() <= quoted | derived
 
 
