@@ -1,4 +1,4 @@
-"""Single recorded numbers of one device, from every run at hand: timings and hardware counters."""
+"""Single recorded numbers of one device: from one run of timings and one of hardware counters."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ class RecordedNumbers:
 
     @classmethod
     def on(cls, device: Device, first: Run | None, root: Path | None = None) -> RecordedNumbers:
-        """All runs of one device: `first` (the session's), then the others, newest first."""
-        runs = [] if first is None else [first]
-        for run_id in list_runs(root):
-            run = read_run(run_id, root)
-            if isinstance(run, Run) and (first is None or run.run_id != first.run_id):
-                runs.append(run)
-        return cls(run for run in runs if device.is_called(run.device))
+        """One run of each kind on one device: `first` (the session's), else the newest.
+
+        Never two runs of timings: a line, or a ratio, would join kernels of different commits.
+        """
+        chosen: dict[str, Run] = {}
+        others = (read_run(run_id, root) for run_id in list_runs(root))
+        for run in (first, *others):
+            if isinstance(run, Run) and device.is_called(run.device):
+                chosen.setdefault(run.kind, run)
+        return cls(chosen.values())
 
     def find(
         self, variant: str, problem: AttentionProblem, tiling: Tiling, metric: str

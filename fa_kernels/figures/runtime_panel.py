@@ -24,6 +24,8 @@ from fa_kernels.measure.records import Row
 from fa_kernels.units import duration
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 
+#: Rows of crosses with words of their own; more would lie on the lines.
+MOST_CROSS_ROWS = 2
 _AXES = ("x3", "y3")
 
 
@@ -155,28 +157,39 @@ def _not_measured(
         stops = tuple((row.seqlen_q, row.status) for row in rows if row.status != "ok")
         if stops and name not in never:
             partly.setdefault(stops, []).append(name)
+    if len(partly) > MOST_CROSS_ROWS:
+        # More rows of words would lie on the lines: one row of crosses, and the words on hover.
+        stopped = {name: tried[name] for names in partly.values() for name in names}
+        _crosses(panel, stopped, height(0.95), log, "not everything measured")
+        return
     for k, names in enumerate(partly.values()):
         _crosses(panel, {name: tried[name] for name in names}, height(0.95 - 0.07 * k), log)
 
 
-def _crosses(panel: Panel, stopped: dict[str, list[Row]], y: float, log: bool) -> None:
-    """Crosses of the series `stopped`, which all lack the same points."""
+def _crosses(
+    panel: Panel, stopped: dict[str, list[Row]], y: float, log: bool, said: str = ""
+) -> None:
+    """Crosses of the series `stopped`, which all lack the same points, or are summed up by `said`.
+
+    Each cross gives its reasons on hover.
+    """
     styles = [theme.style_of(name) for name in stopped]
     label = ", ".join(style.label for style in styles)
     reasons: dict[int, list[str]] = {}
     for style, rows in zip(styles, stopped.values(), strict=True):
         for row in (row for row in rows if row.status != "ok"):
-            said = f"{style.label}, N = {row.seqlen_q}: {row.detail or row.status}"
-            reasons.setdefault(row.seqlen_q, []).append(said)
-    marker = {"symbol": "x-open", "size": 9, "color": styles[0].colour}
+            why = f"{style.label}, N = {row.seqlen_q}: {row.detail or row.status}"
+            reasons.setdefault(row.seqlen_q, []).append(why)
+    colour, text_colour = (theme.MUTED,) * 2 if said else (styles[0].colour, styles[0].text_colour)
+    marker = {"symbol": "x-open", "size": 9, "color": colour}
     hovers = ["<br>".join(said) for said in reasons.values()]
-    title = f"{label}: not measured"
+    title = said or f"{label}: not measured"
     panel.data.append(marks(list(reasons), [y] * len(reasons), _AXES, marker, hovers, title))
     first = min(reasons)
-    (status,) = {r.status for r in next(iter(stopped.values())) if r.seqlen_q == first}
-    text = f"{label}: {status}"
+    status = next(r.status for rows in stopped.values() for r in rows if r.seqlen_q == first)
+    text = said or f"{label}: {status}"
     place = (left_of(first, SEQLENS[-1], log), y, text, _AXES, "middle left")
-    panel.words.append(Words(*place, colour=styles[0].text_colour))
+    panel.words.append(Words(*place, colour=text_colour))
 
 
 def _bound_lines(

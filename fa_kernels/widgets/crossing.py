@@ -70,8 +70,16 @@ def takeaway(found: Crossing) -> str:
         return f"{said} {text['said_no_time']}"
     kv, one, q = (found.latency[name, beyond[-1]].value for name in (KV_OUTER, ONE_BLOCK, Q_OUTER))
     words = str(text["said_time"])
-    return f"{said} " + words.format(
+    said += " " + words.format(
         budget=beyond[-1], ratio=ratio_text(kv / q), alike=ratio_text(kv / one)
+    )
+    best = [
+        min((one.value, b) for (n, b), one in found.latency.items() if n == name)
+        for name in (KV_OUTER, Q_OUTER)
+    ]
+    (kv, kv_kib), (q, q_kib) = best
+    return f"{said} " + str(text["said_best"]).format(
+        kv=significant(kv), kv_kib=kv_kib, q=significant(q), q_kib=q_kib
     )
 
 

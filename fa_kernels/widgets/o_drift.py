@@ -54,7 +54,7 @@ def drift_in(
             line.append(float(np.abs(out.astype(np.float64) - truth).max()))
         roundings = VARIANTS[NARROW].roundings(problem, tiling)
         bound.append(roundings * EPS[name] / 2 * largest_v)
-    recorded = {variant: recorded_errors(variant, name, numbers) for variant in CARRIED}
+    recorded = {variant: recorded_errors(variant, name, keys, numbers) for variant in CARRIED}
     return Drift(short, passes, errors, bound, recorded)
 
 
@@ -67,13 +67,17 @@ def attention_in_float64(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: flo
 
 
 def recorded_errors(
-    variant: str, dtype: str, numbers: RecordedNumbers
+    variant: str, dtype: str, keys: int, numbers: RecordedNumbers
 ) -> list[tuple[float, float]]:
-    """(passes, largest error) of every timing of the variant at this d, sorted by passes."""
+    """(passes, largest error) of the variant's timings at this N and d, sorted by passes.
+
+    At another N the error of one and the same algorithm is another: O shrinks as keys are averaged.
+    """
     found = []
     for number in numbers.rows("latency_ms", variant):
         row = number.row
-        if row.dtype == dtype and row.head_dim == HEAD_DIM and row.block_n and row.max_abs_err:
+        same = (row.dtype, row.seqlen_k, row.head_dim) == (dtype, keys, HEAD_DIM)
+        if same and row.block_n and row.max_abs_err:
             found.append((float(-(-row.seqlen_k // row.block_n)), row.max_abs_err))
     return sorted(found)
 
@@ -132,7 +136,7 @@ def o_drift(
     """Error of O over the number of passes, O carried in fp32 and rounded to 16 bits at each.
 
     Executed in NumPy at call time: one head, 32 rows, d = 64, random normal inputs, in fp16 and,
-    where ml_dtypes is installed, bf16. Open markers are errors of GPU runs, at their own sizes.
+    where ml_dtypes is installed, bf16. Open markers are errors of GPU calls with as many keys.
 
     Args:
         keys: the sequence length of K and V, 8 to 16384.

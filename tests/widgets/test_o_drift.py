@@ -41,10 +41,11 @@ def test_the_bound_grows_by_half_a_unit_a_pass() -> None:
 def test_recorded_errors_belong_to_their_passes(tmp_path: Path) -> None:
     write_run(tmp_path, head_dims=(64,), dtypes=("float16",), seqlens=(4096,))
     numbers = RecordedNumbers([load_run(RUN_ID, tmp_path)])
-    found = recorded_errors(WIDE, "float16", numbers)
+    found = recorded_errors(WIDE, "float16", 4096, numbers)
     assert (32.0, 1e-3) in found and found == sorted(found)
-    assert recorded_errors(WIDE, "bfloat16", numbers) == []
-    table = o_drift(64, session=session("numpy", root=tmp_path)).children[2].value
+    assert recorded_errors(WIDE, "bfloat16", 4096, numbers) == []
+    assert recorded_errors(WIDE, "float16", 1024, numbers) == []
+    table = o_drift(4096, session=session("numpy", root=tmp_path)).children[2].value
     assert RUN_ID in table
 
 
