@@ -16,7 +16,7 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import trace_row
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "ALGORITHMS",
     "VARIANTS",
     "AttentionProblem",
     "BlockMask",

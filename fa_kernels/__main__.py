@@ -65,11 +65,11 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _refuse_without_gpu(command: str) -> None:
-    from fa_kernels.cuda.launch import available
+    from fa_kernels.cuda.launch import available, what_is_missing
 
     if not available():
         sys.exit(
-            f"{command} needs CuPy and a CUDA GPU, and neither was found. "
+            f"{command} needs CuPy and a CUDA GPU, and {what_is_missing()}. "
             "Run `python -m fa_kernels doctor` for what is missing and how to get it."
         )
 

@@ -27,7 +27,7 @@ AUTO_ORDER = ("flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_nai
 
 _NOT_YET = {
     "window": "attend the whole sequence, or use causal=True",
-    "mask": "use causal=True or causal='top_left'",
+    "mask": "use causal=True, causal='top_left' or a block_mask",
     "bias": "leave it None",
     "seed": "leave it None: nothing is drawn at random",
     "dropout_keep": "leave it None",
@@ -61,7 +61,7 @@ def attention(
 
     Args:
         q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32, fp16 or bf16
-            (NumPy and CuPy know bf16 through the package ml_dtypes).
+            (NumPy and CuPy, through which torch tensors go, know bf16 by the package ml_dtypes).
             Any batch, head and row strides; on a GPU, a last axis that is not contiguous is
             copied once, with a warning.
         k, v: (batch, nheads, seqlen_k, head_dim), same kind, device and dtype as q.
@@ -69,7 +69,8 @@ def attention(
         causal: False; True or "bottom_right" (row i attends keys <= i + seqlen_k - seqlen_q, as
             FlashAttention >= 2.1); "top_left" (keys <= i, as torch's is_causal).
         block_mask: `fa.BlockMask`: attend only the keys in its kept blocks (and under `causal`);
-            variants with `block_sparse` skip what it drops.
+            variants with `block_sparse` skip what it drops. v must be finite also there: 0 times
+            NaN is NaN, and a tile may hold kept and dropped keys (as with `causal`).
         softmax_scale: default 1/sqrt(head_dim).
         tiling: `fa.Tiling(block_m, block_n)`; default: a tiling that fits.
         backend: "auto" (where the arrays live), "cuda" or "numpy". "cuda" takes NumPy arrays too.
@@ -83,6 +84,7 @@ def attention(
     Raises:
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy, before any
             allocation or launch.
+        ModuleNotFoundError: bf16 without ml_dtypes.
     """
     options = {
         "window": window,
@@ -133,6 +135,8 @@ def checked_call(
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
     """
     problem = problem_of(q, k, v, **options)
+    if problem.dtype == "bfloat16":
+        arrays.bfloat16()  # or the sentence that says how to get it
     backend = _pick_backend(backend, q)
     chosen = _pick_variant(variant, problem, backend)
     call = Call(problem, chosen, backend, _checked_tiling(tiling, problem, backend))

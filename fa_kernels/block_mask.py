@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from fa_kernels.problem import checked_int
+from fa_kernels.problem import MAX_SEQLEN, checked_int
 
 #: Blocks of one mask, q_blocks * k_blocks; more would take minutes to build and to walk.
 MAX_BLOCKS = 2**26
@@ -20,9 +23,14 @@ PATTERNS = ("local", "butterfly", "random")
 class BlockMask:
     """Keeps or drops whole blocks of the attention matrix, the same or another set per head.
 
-    `keep` is bool (batch or 1, nheads or 1, q_blocks, k_blocks), True = attend; block (i, j) covers
-    rows i block_m ... and keys j block_n ...; the last blocks may reach past the sequence. The
-    blocks need not be the tiles of a kernel. `name` says where a pattern came from ("" if unknown).
+    `keep` is bool (batch or 1, nheads or 1, q_blocks, k_blocks), True = attend; (q_blocks,
+    k_blocks) is taken as one mask for all. Block (i, j) covers rows i block_m ... and keys
+    j block_n ...; the last blocks may reach past the sequence. The blocks need not be the tiles of
+    a kernel. `name` is the pattern that made it, "" for any other mask. The array is copied and
+    frozen: lists that are cached for a mask would not follow a change.
+
+    Raises:
+        ValueError: not boolean, not 2 or 4 axes, an empty axis, too many blocks, a bad size.
     """
 
     keep: np.ndarray
@@ -30,14 +38,8 @@ class BlockMask:
     block_n: int
     name: str = ""
 
-    @classmethod
-    def from_dense(cls, keep_blocks: Any, block_m: int, block_n: int, name: str = "") -> BlockMask:
-        """A mask from a bool array (q_blocks, k_blocks) or (batch|1, nheads|1, q_blocks, k_blocks).
-
-        Raises:
-            ValueError: not boolean, not 2 or 4 axes, an empty axis, too many blocks, a bad size.
-        """
-        keep = np.array(keep_blocks)  # a copy: the mask must not change under a cached list
+    def __post_init__(self) -> None:
+        keep = np.asarray(self.keep)
         if keep.dtype != np.bool_:
             raise ValueError(
                 f"keep_blocks is {keep.dtype}, it must be bool (True = attend): "
@@ -50,10 +52,22 @@ class BlockMask:
             )
         keep = keep.reshape((1,) * (4 - keep.ndim) + keep.shape)
         _refuse_many(keep.shape[2], keep.shape[3], masks=keep.shape[0] * keep.shape[1])
-        block_m = checked_int("block_m", block_m, 1, 2**24, "64 is a good block.")
-        block_n = checked_int("block_n", block_n, 1, 2**24, "64 is a good block.")
-        keep.setflags(write=False)
-        return cls(keep, block_m, block_n, name)
+        if not _frozen(keep):
+            keep = keep.copy()
+            keep.setflags(write=False)
+        object.__setattr__(self, "keep", keep)
+        for name in ("block_m", "block_n"):
+            value = checked_int(name, getattr(self, name), 1, MAX_SEQLEN, "64 is a good block.")
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dense(cls, keep_blocks: Any, block_m: int, block_n: int) -> BlockMask:
+        """A mask from a bool array or nested list, shaped as `keep`.
+
+        Raises:
+            ValueError: as the class.
+        """
+        return cls(np.array(keep_blocks), block_m, block_n)
 
     @classmethod
     def pattern(
@@ -81,15 +95,13 @@ class BlockMask:
         """
         if name not in PATTERNS:
             raise ValueError(f"pattern = {name!r} is not known: use one of {', '.join(PATTERNS)}.")
-        if not isinstance(density, (int, float)) or not 0.0 < density <= 1.0:
-            raise ValueError(f"density = {density!r} must be above 0 and at most 1, e.g. 0.25.")
         remedy = "Give the lengths and blocks of the call that it is for."
-        seqlen_q = checked_int("seqlen_q", seqlen_q, 0, 2**24, remedy)
-        seqlen_k = checked_int("seqlen_k", seqlen_k, 0, 2**24, remedy)
-        block_m = checked_int("block_m", block_m, 1, 2**24, "64 is a good block.")
-        block_n = checked_int("block_n", block_n, 1, 2**24, "64 is a good block.")
-        sizes = _block_counts(seqlen_q, seqlen_k, block_m, block_n)
-        count = max(1, round(density * sizes[1]))
+        seqlen_q = checked_int("seqlen_q", seqlen_q, 0, MAX_SEQLEN, remedy)
+        seqlen_k = checked_int("seqlen_k", seqlen_k, 0, MAX_SEQLEN, remedy)
+        block_m = checked_int("block_m", block_m, 1, MAX_SEQLEN, "64 is a good block.")
+        block_n = checked_int("block_n", block_n, 1, MAX_SEQLEN, "64 is a good block.")
+        sizes = mask_blocks(seqlen_q, seqlen_k, block_m, block_n)
+        count = blocks_kept(density, sizes[1])
         last_rows = np.minimum(np.arange(1, sizes[0] + 1) * block_m, seqlen_q) - 1
         diagonal = np.maximum(last_rows + seqlen_k - seqlen_q, 0) // block_n
         keep = _pattern(name, sizes[1], count, tuple(diagonal.tolist()))
@@ -108,7 +120,7 @@ class BlockMask:
     @property
     def density(self) -> float:
         """Kept fraction of the blocks, the paper's s."""
-        return _density(self)
+        return float(self.keep.mean())
 
     def fits(self, batch: int, nheads: int, seqlen_q: int, seqlen_k: int) -> None:
         """Raise if the mask does not belong to these sizes.
@@ -116,7 +128,7 @@ class BlockMask:
         Raises:
             ValueError: names shape, what is needed and the remedy.
         """
-        need = _block_counts(seqlen_q, seqlen_k, self.block_m, self.block_n)
+        need = mask_blocks(seqlen_q, seqlen_k, self.block_m, self.block_n)
         if self.blocks != need:
             raise ValueError(
                 f"block_mask has {self.blocks[0]} x {self.blocks[1]} blocks of {self.block_m} x "
@@ -136,7 +148,9 @@ class BlockMask:
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        return self.keep.shape, self.block_m, self.block_n, np.packbits(self.keep).tobytes()
+        # A digest, not the mask: keys of caches outlive it.
+        digest = hashlib.sha256(np.packbits(self.keep).tobytes()).digest()
+        return self.keep.shape, self.block_m, self.block_n, digest
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BlockMask) and self._key == other._key
@@ -150,8 +164,29 @@ class BlockMask:
         return f"{name} {self.block_m} x {self.block_n}, s = {self.density:.3g}"
 
 
-def _density(mask: BlockMask) -> float:
-    return float(mask.keep.mean())
+def blocks_kept(density: float, k_blocks: int) -> int:
+    """How many of `k_blocks` blocks a row of a pattern of this density keeps; at least one.
+
+    Raises:
+        ValueError: a density outside (0, 1].
+    """
+    try:
+        fits = not isinstance(density, (bool, str)) and 0.0 < float(density) <= 1.0
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f"density = {density!r} must be above 0 and at most 1, e.g. 0.25.")
+    return max(1, round(float(density) * k_blocks))
+
+
+def _frozen(array: np.ndarray) -> bool:
+    """True if nobody can write to the array's memory: it and what it is a view of are read-only."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None
 
 
 def _refuse_many(q_blocks: int, k_blocks: int, masks: int = 1) -> None:
@@ -163,11 +198,49 @@ def _refuse_many(q_blocks: int, k_blocks: int, masks: int = 1) -> None:
         )
 
 
-def _block_counts(seqlen_q: int, seqlen_k: int, block_m: int, block_n: int) -> tuple[int, int]:
-    """Blocks that cover queries and keys; at least one each, also of an empty sequence."""
+def mask_blocks(seqlen_q: int, seqlen_k: int, block_m: int, block_n: int) -> tuple[int, int]:
+    """Blocks that cover queries and keys; at least one each, also of an empty sequence.
+
+    Raises:
+        ValueError: a block that is no block, or more blocks than `MAX_BLOCKS`.
+    """
+    if min(block_m, block_n) < 1:
+        raise ValueError(f"mask blocks of {block_m} x {block_n} hold nothing: 64 x 64 is good.")
     counts = max(1, -(-seqlen_q // block_m)), max(1, -(-seqlen_k // block_n))
     _refuse_many(*counts)
     return counts
+
+
+Result = TypeVar("Result")
+
+
+class _PerMask(Generic[Result]):
+    """A function of (mask, *sizes) that remembers its newest results."""
+
+    def __init__(self, function: Callable[..., Result], entries: int) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._entries = function, entries
+        self._known: OrderedDict[tuple[Any, ...], Result] = OrderedDict()
+
+    def __call__(self, mask: BlockMask | None, *sizes: Any) -> Result:
+        key = (None if mask is None else mask._key, *sizes)
+        if key not in self._known:
+            self._known[key] = self._function(mask, *sizes)
+            if len(self._known) > self._entries:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+    def cache_clear(self) -> None:
+        """Forget all results."""
+        self._known.clear()
+
+
+def per_mask(entries: int) -> Callable[[Callable[..., Result]], _PerMask[Result]]:
+    """Cache a function of (mask, *sizes) by what the mask holds, without keeping the mask alive.
+
+    The oldest of `entries` results goes first. Results may be large: choose few.
+    """
+    return lambda function: _PerMask(function, entries)
 
 
 @functools.lru_cache(maxsize=16)

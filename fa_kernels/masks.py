@@ -6,14 +6,13 @@ any block; a key is attended where both keep it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from fa_kernels.block_mask import BlockMask
+from fa_kernels.block_mask import BlockMask, per_mask
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 
@@ -55,11 +54,11 @@ def attended_pairs(problem: AttentionProblem) -> int:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@per_mask(entries=256)
 def _masked_pairs(
     mask: BlockMask, causal: str | None, offset: int, seqlen_q: int, seqlen_k: int
 ) -> int:
-    """Attended pairs over the mask's own batches and heads; cached, since large masks take time."""
+    """Attended pairs over the mask's own batches and heads; kept, since large masks take time."""
     starts = np.arange(mask.blocks[0]) * mask.block_m
     if causal is None:
         rows = np.minimum(starts + mask.block_m, seqlen_q) - starts
@@ -138,7 +137,7 @@ def tile_map(problem: AttentionProblem, tiling: Tiling) -> np.ndarray:
     return _tile_map(problem.block_mask, problem.causal, causal_offset(problem), *sizes)
 
 
-@functools.lru_cache(maxsize=16)
+@per_mask(entries=16)
 def _tile_map(
     mask: BlockMask | None,
     causal: str | None,

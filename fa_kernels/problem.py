@@ -60,7 +60,7 @@ def dtype_name(dtype: object) -> str:
     name = DTYPE_FROM_SHORT.get(name, name)
     if name not in ITEMSIZE:
         raise ValueError(
-            f"dtype = {name} is not supported: use one of {', '.join(ITEMSIZE)}. Cast the inputs."
+            f"dtype = {name} is not supported: use one of {', '.join(ITEMSIZE)}; cast q, k and v."
         )
     return name
 

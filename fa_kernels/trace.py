@@ -85,17 +85,15 @@ def trace_row(
             f"variant = {variant!r} has no online softmax to trace: use 'flash_q_outer' or "
             "'flash_kv_outer'."
         )
-    problem = call.problem
-    for name, value, end in (
-        ("row", row, problem.seqlen_q),
-        ("batch", batch, problem.batch),
-        ("head", head, problem.nheads),
-    ):
-        checked_int(name, value, 0, end - 1, "Choose one that the arrays have.")
-    where = (batch, head, row)
+    problem, remedy = call.problem, "Choose one that the arrays have."
+    where = (
+        checked_int("batch", batch, 0, problem.batch - 1, remedy),
+        checked_int("head", head, 0, problem.nheads - 1, remedy),
+        checked_int("row", row, 0, problem.seqlen_q - 1, remedy),
+    )
     if problem.seqlen_k == 0:  # nothing is visited, by either backend
         nothing = np.empty((0, problem.head_dim), np.float32)
-        return _trace(call.variant, call.backend, False, where, [[]] * 5, nothing)
+        return _trace(call.variant, call.backend, where, [[]] * 5, nothing)
     if call.backend == "numpy":
         return _trace_numpy(call.variant, (q, k, v), problem, call.tiling, where)
     return _trace_cuda(call.variant, (q, k, v), problem, call.tiling, where)
@@ -114,13 +112,12 @@ def _trace_numpy(
         1, 1, problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.dtype, problem.causal,
         problem.softmax_scale, block_mask=mask,
     )  # fmt: skip
-    normalised = variant.kernel == "03_flash_kv_outer"
     visits: list[tuple[Any, ...]] = []
 
     def on_step(rows: slice, cols: slice, state: OnlineSoftmax, alpha: np.ndarray) -> None:
         if rows.start <= row < rows.stop:
             at = (0, 0, row - rows.start)
-            acc = (state.output() if normalised else state.acc)[at].copy()
+            acc = (state.output() if variant.normalised else state.acc)[at].copy()
             visits.append((cols.start, cols.stop, state.m_i[at], state.l_i[at], alpha[at], acc))
 
     q, k, v = (arrays.to_numpy(x)[batch : batch + 1, head : head + 1] for x in inputs)
@@ -128,7 +125,7 @@ def _trace_numpy(
         variant.reference(q, k, v, one, tiling, on_step=on_step)
     columns = [[visit[i] for visit in visits] for i in range(5)]
     acc = np.array([visit[5] for visit in visits], np.float32).reshape(-1, problem.head_dim)
-    return _trace(variant, "numpy", normalised, where, columns, acc)
+    return _trace(variant, "numpy", where, columns, acc)
 
 
 def _trace_cuda(
@@ -147,19 +144,23 @@ def _trace_cuda(
     assert record.records is not None
     table = record.records
     start, stop, normalised, *rest = (table[:, i] for i in range(TRACE_HEADER))
-    kept_normalised = bool(normalised.all()) and len(table) > 0
-    columns = [start, stop, *rest]
-    return _trace(variant, "cuda", kept_normalised, where, columns, table[:, TRACE_HEADER:])
+    if len(table) and bool(normalised.all()) != variant.normalised:
+        raise RuntimeError(
+            f"{variant.kernel} says normalised = {normalised.tolist()}, the registry says "
+            f"{variant.normalised}: please report it."
+        )
+    return _trace(variant, "cuda", where, [start, stop, *rest], table[:, TRACE_HEADER:])
 
 
 def _trace(
     variant: Variant,
     backend: str,
-    normalised: bool,
     where: tuple[int, int, int],
     columns: Any,
     acc: np.ndarray,
 ) -> Trace:
     start, stop = (np.array(column, np.int64) for column in columns[:2])
     m_i, l_i, alpha = (np.array(column, np.float32) for column in columns[2:])
-    return Trace(variant.name, backend, normalised, *where, start, stop, m_i, l_i, alpha, acc)
+    return Trace(
+        variant.name, backend, variant.normalised, *where, start, stop, m_i, l_i, alpha, acc
+    )

@@ -37,7 +37,7 @@ class Memory:
         return self.input_bytes + self.extra_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Variant:
     """One algorithm: its kernel, its specification in NumPy and its models.
 
@@ -48,7 +48,9 @@ class Variant:
     from in one way only, to show what that one thing costs: it is in every check and table, but no
     page that compares algorithms shows it and "auto" never takes it. `tiled`: tile sizes mean
     something. `block_sparse`, `traced`: it takes a block mask, it can record a row for the stepper.
-    `roundings` counts how often O is rounded to the io dtype on its way.
+    `normalised`: the accumulator is divided by l at every visit, not once at the end.
+    `keeps_scores_on_chip`: S and P never reach HBM. `law` is how its HBM accesses grow, as the
+    papers state it. `roundings` counts how often O is rounded to the io dtype on its way.
     """
 
     name: str
@@ -68,7 +70,13 @@ class Variant:
     tiled: bool = True
     block_sparse: bool = False
     traced: bool = False
+    normalised: bool = False
+    keeps_scores_on_chip: bool = False
+    law: str = "N d + N²"
     roundings: Callable[[AttentionProblem, Tiling], int] = lambda problem, tiling: 1
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.summary} ({self.source}; kernel {self.kernel})>"
 
     def memory(self, problem: AttentionProblem) -> Memory:
         """Predicted device memory of one call, in bytes."""
@@ -149,6 +157,9 @@ VARIANTS: dict[str, Variant] = {
             workspace_bytes=_partial_o_and_l,
             block_sparse=True,
             traced=True,
+            normalised=True,
+            keeps_scores_on_chip=True,
+            law="N² d² / M",
         ),
         Variant(
             name="flash_kv_outer_io",
@@ -166,6 +177,9 @@ VARIANTS: dict[str, Variant] = {
             control_for="flash_kv_outer",
             block_sparse=True,
             traced=True,
+            normalised=True,
+            keeps_scores_on_chip=True,
+            law="N² d² / M",
             roundings=_visits,
         ),
         Variant(
@@ -183,6 +197,8 @@ VARIANTS: dict[str, Variant] = {
             control_for="flash_q_outer",
             block_sparse=True,
             traced=True,
+            keeps_scores_on_chip=True,
+            law="N² d / B_r",
         ),
         Variant(
             name="flash_q_outer",
@@ -198,6 +214,8 @@ VARIANTS: dict[str, Variant] = {
             workspace_bytes=_nothing,
             block_sparse=True,
             traced=True,
+            keeps_scores_on_chip=True,
+            law="N² d / B_r",
         ),
     )
 }
@@ -215,5 +233,8 @@ def find_variant(name: str) -> Variant:
     """
     if not isinstance(name, str) or name not in VARIANTS:
         known = ", ".join(repr(known) for known in VARIANTS)
-        raise ValueError(f"variant = {name!r} is not known: use 'auto' or one of {known}.")
+        # Figures show labels, and files are called after kernels: both are tried.
+        meant = [v.name for v in ALGORITHMS.values() if name in (v.label, v.kernel)]
+        hint = f" (did you mean {meant[0]!r}?)" if meant else ""
+        raise ValueError(f"variant = {name!r} is not known{hint}: use 'auto' or one of {known}.")
     return VARIANTS[name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_kernels import block_mask
-from fa_kernels.block_mask import MAX_BLOCKS, PATTERNS, BlockMask
+from fa_kernels.block_mask import MAX_BLOCKS, PATTERNS, BlockMask, per_mask
 from tests.reference.problems import bounded
 
 names = st.sampled_from(PATTERNS)
@@ -205,7 +207,7 @@ def test_a_bad_pattern_is_refused_in_words(name: Any, density: Any, sentence: st
 
 def test_equal_masks_are_equal_whatever_holds_them() -> None:
     keep = np.random.default_rng(0).random((2, 3, 5, 7)) < 0.5
-    mask = BlockMask.from_dense(keep, 16, 32, name="mine")
+    mask = BlockMask(keep, 16, 32, name="mine")
     same = BlockMask.from_dense(np.asfortranarray(keep), 16, 32)  # another memory order and name
     assert mask == same and hash(mask) == hash(same) and len({mask, same}) == 1
 
@@ -228,7 +230,7 @@ def test_masks_that_differ_in_anything_are_different() -> None:
 @pytest.mark.parametrize("lead", [(1, 1), (1, 3), (2, 1), (2, 3)])
 def test_at_gives_one_head_its_own_mask(lead: tuple[int, int]) -> None:
     keep = np.random.default_rng(1).random((*lead, 5, 7)) < 0.5
-    mask = BlockMask.from_dense(keep, 16, 32, "mine")
+    mask = BlockMask(keep, 16, 32, "mine")
     whole = np.broadcast_to(keep, (2, 3, 5, 7))
     for batch, head in np.ndindex(2, 3):
         one = mask.at(batch, head)
@@ -261,3 +263,48 @@ def test_describe() -> None:
     mask = BlockMask.pattern("local", 256, 256, 64, 64, 0.25)
     assert mask.describe() == "local block mask 64 x 64, s = 0.25"
     assert BlockMask.from_dense([[True, False]], 8, 16).describe() == "block mask 8 x 16, s = 0.5"
+
+
+# -- the constructor itself ---------------------------------------------------------------------
+
+
+def test_the_class_is_as_careful_as_from_dense() -> None:
+    keep = np.array([[[[True, False], [True, False]]]])
+    mask = BlockMask(keep, 32, 32)
+    before = (hash(mask), mask.density)
+    keep[...] = True
+    assert (hash(mask), mask.density) == before and mask == BlockMask.from_dense(mask.keep, 32, 32)
+    assert BlockMask(keep[0, 0], 32, 32).lead == (1, 1)
+    with pytest.raises(ValueError, match="it must be bool"):
+        BlockMask(np.full((1, 1, 2, 2), 2, np.uint8), 32, 32)
+    with pytest.raises(ValueError, match="block_m = 0 is out of range"):
+        BlockMask(keep, 0, 32)
+
+
+def test_a_read_only_view_of_memory_that_can_change_is_copied() -> None:
+    keep = np.ones((1, 1, 2, 2), bool)
+    view = keep[:]
+    view.setflags(write=False)
+    mask = BlockMask(view, 32, 32)
+    keep[...] = False
+    assert mask.keep.all()
+
+
+def test_results_are_kept_by_content_and_do_not_keep_the_mask_alive() -> None:
+    calls: list[int] = []
+
+    @per_mask(entries=2)
+    def blocks(mask: BlockMask | None, extra: int) -> int:
+        calls.append(extra)
+        return 0 if mask is None else int(mask.keep.sum())
+
+    first = BlockMask(np.eye(3, dtype=bool), 8, 8)
+    assert blocks(first, 1) == 3 and blocks(BlockMask(np.eye(3, dtype=bool), 8, 8), 1) == 3
+    assert calls == [1]
+    gone = weakref.ref(first)
+    del first
+    gc.collect()
+    assert gone() is None
+    blocks(None, 1), blocks(None, 2), blocks(None, 3)  # the oldest of three goes
+    blocks(None, 1)
+    assert calls == [1, 1, 2, 3, 1]

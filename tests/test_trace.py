@@ -120,10 +120,26 @@ def test_the_last_output_is_attentions_row(
     assert trace.m[-1] + np.log(trace.l[-1]) == pytest.approx(lse[where], abs=1e-5)
 
 
+def test_whole_floats_choose_the_same_row() -> None:
+    q, k, v = make("flash_q_outer")
+    whole, number = (
+        trace_row(q, k, v, row=row, tiling=Tiling(16, 16), batch=batch)  # type: ignore[arg-type]
+        for row, batch in ((3.0, 0.0), (3, 0))
+    )
+    assert (whole.row, whole.batch) == (3, 0)
+    np.testing.assert_array_equal(whole.acc, number.acc)
+
+
 @each_traced
 def test_only_algorithm_1_keeps_acc_normalised(variant: str) -> None:
     trace = traced(variant, WHERE[1], make(variant))
-    assert trace.normalised == (VARIANTS[variant].kernel == "03_flash_kv_outer")
+    divides_every_time = {
+        "flash_kv_outer": True,
+        "flash_kv_outer_io": True,
+        "flash_q_outer_one_block": False,
+        "flash_q_outer": False,
+    }
+    assert trace.normalised == divides_every_time[variant]
     assert (trace.output is trace.acc) == trace.normalised
     assert (trace.variant, trace.backend) == (variant, "numpy")
     assert (trace.batch, trace.head, trace.row) == WHERE[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda.launch import available
+from fa_kernels.cuda.launch import available, what_is_missing
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 
@@ -65,7 +65,7 @@ def refuse_without_gpu() -> None:
     """Raise if backend "cuda" was asked for and there is no CuPy or no GPU."""
     if not available():
         raise ValueError(
-            "backend = 'cuda' needs CuPy and a CUDA GPU, and neither was found: use 'auto' or "
+            f"backend = 'cuda' needs CuPy and a CUDA GPU, and {what_is_missing()}: use 'auto' or "
             "'numpy', or see `python -m fa_kernels doctor`."
         )
 
@@ -94,7 +94,7 @@ def bfloat16() -> np.dtype:
         import ml_dtypes
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "bfloat16 on the NumPy backend needs the package ml_dtypes: "
+            "bfloat16 needs the package ml_dtypes, which gives NumPy and CuPy the type: "
             "run `pip install ml_dtypes`, or cast q, k and v to float16 or float32."
         ) from error
     return np.dtype(ml_dtypes.bfloat16)

@@ -30,6 +30,16 @@ def available() -> bool:
         return False
 
 
+def what_is_missing() -> str:
+    """Why `available` is false: "CuPy is not installed" or "CuPy 14.2.0 sees no GPU"."""
+    try:
+        import cupy
+
+        return f"CuPy {cupy.__version__} sees no GPU"
+    except ImportError:
+        return "CuPy is not installed"
+
+
 def smem_limit_bytes() -> int:
     """Shared memory one block may have on the current GPU (opt-in limit), in bytes."""
     import cupy
@@ -104,7 +114,14 @@ def refuse_on_this_gpu(
     """
     limit = smem_limit_bytes()
     refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, where)
-    if plan.smem_bytes > limit:
+    need = max(step.smem_bytes + step.static_smem_bytes for step in plan.steps)
+    if need > limit and len(plan.steps) == 1:
+        raise ValueError(
+            f"B_c = {tiling.block_n}, B_r = {tiling.block_m} and the mask need {capacity(need)} "
+            f"({need} bytes) of shared memory per block, {where} allows {limit} bytes: "
+            "use smaller tiles."
+        )
+    if need > limit:
         raise ValueError(
             f"N_k = {problem.seqlen_k}: a row of scores on chip needs {capacity(plan.smem_bytes)} "
             f"of shared memory per block, {where} allows {capacity(limit)}: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels import tile_list
-from fa_kernels.block_mask import BlockMask
+from fa_kernels.block_mask import BlockMask, per_mask
 from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
@@ -149,13 +148,13 @@ def _mask_arguments(call: _Call, order: Callable[..., tile_list.TileLists]) -> t
     if mask is None:
         return ()
     device = cupy.cuda.Device().id
-    key = (mask, p.causal, p.seqlen_q, p.seqlen_k, call.tiling, order, device)
-    start, entries, keep = _mask_on_gpu(*key)
+    sizes = (p.causal, p.seqlen_q, p.seqlen_k, call.tiling, order, device)
+    start, entries, keep = _mask_on_gpu(mask, *sizes)
     lead = (np.int64(mask.lead[1] if mask.lead[0] > 1 else 0), np.int64(mask.lead[1] > 1))
     return start, entries, keep, *lead, *map(np.int32, mask.blocks)
 
 
-@functools.lru_cache(maxsize=8)
+@per_mask(entries=4)
 def _mask_on_gpu(
     mask: BlockMask,
     causal: str | None,

@@ -62,6 +62,10 @@ def _divided(ncu: str, counters: list[str], say: Say) -> Iterator[list[str]]:
         say(f"{counters[0]} is left out: {why}")
 
 
+#: How long after its deadline a profiled program may still take to finish its last call.
+HANGING_S = 120.0
+
+
 def run_jobs(
     ncu: str,
     counters: Sequence[str],
@@ -77,6 +81,8 @@ def run_jobs(
         command = (sys.executable, "-m", "fa_kernels.measure.profiled", str(asked), str(report))
         paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        found = profile(ncu, [*counters, *COUNTERS["time"]], command, env)
+        # The program stops by itself at the deadline; this is for one that hangs.
+        limit = None if deadline_s is None else deadline_s + HANGING_S
+        found = profile(ncu, [*counters, *COUNTERS["time"]], command, env, limit)
         lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
     return found, [Outcome(**json.loads(line)) for line in lines]

@@ -140,7 +140,7 @@ def _refusals(calls: Sequence[Call], rows: Sequence[Row]) -> Iterator[Row]:
     """A row for every call that is not to be tried and has none yet."""
     seen = {(row.problem, row.contender) for row in rows}
     for problem, contender in calls:
-        if (problem, contender.key) not in seen and (why := point._verdict(problem, contender)):
+        if (problem, contender.key) not in seen and (why := point.verdict_on(problem, contender)):
             yield _row((problem, contender), LEAD, status=why[0], detail=why[1])
 
 
@@ -270,5 +270,5 @@ def _row(
     status: str = "ok",
     detail: str = "",
 ) -> Row:
-    row = point._row(*call, metric, value=value, error=error, status=status, detail=detail[:300])
+    row = point.row_of(*call, metric, value=value, error=error, status=status, detail=detail[:300])
     return replace(row, unit=COUNTER_UNITS[metric])

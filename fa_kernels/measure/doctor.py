@@ -145,11 +145,11 @@ def report() -> str:
     lines = [f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"]
     findings = [check() for check in CHECKS]
     for finding in findings:
-        mark = "ok     " if finding.ok else "absent "
+        mark = "ok      " if finding.ok else "lacking "
         lines.append(f"{mark}{finding.topic}: {finding.found}")
         if not finding.ok:
-            lines.append(f"         costs:  {finding.cost}")
-            lines.append(f"         remedy: {finding.remedy}")
+            lines.append(f"          costs:  {finding.cost}")
+            lines.append(f"          remedy: {finding.remedy}")
     absent = sum(not finding.ok for finding in findings)
-    lines.append("Everything is here." if not absent else f"{absent} absent; the rest works.")
+    lines.append("Everything is here." if not absent else f"{absent} lacking; the rest works.")
     return "\n".join(lines)

@@ -37,6 +37,9 @@ def measure_point(
     masked = [v for v in able if problem.block_mask is not None and v.block_sparse]
     work = [(problem, masked), (dense, [v for v in able if v not in masked])]
     work = [(p, variants) for p, variants in work if variants]
+    apart = "timed apart: block-sparse calls in one round, dense ones in another"
+    apart = apart if len(work) > 1 else ""
+    flush = Flush()
     try:
         for i, (p, variants) in enumerate(work):
 
@@ -44,6 +47,7 @@ def measure_point(
                 on_progress((i + fraction) / len(work), text)
 
             contenders = [our_contender(variant, tiling, p) for variant in variants]
-            yield from measure_problem(p, contenders, Flush(), part, cancelled)
+            for row in measure_problem(p, contenders, flush, part, cancelled):
+                yield replace(row, detail=row.detail or apart)
     finally:
         free_pools()  # S, P and the flush buffer are gigabytes that the reader's next cell may need

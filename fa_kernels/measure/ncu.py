@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: Looked at after PATH and CUDA_HOME, each newest first.
 PLACES = (
@@ -145,25 +146,44 @@ def _output(*command: str) -> str:
 
 
 def profile(
-    ncu: str, metrics: Sequence[str], command: Sequence[str], env: Mapping[str, str] | None = None
+    ncu: str,
+    metrics: Sequence[str],
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> Profile:
     """Run `command` under ncu and collect `metrics` of every launch it profiles.
 
     Launches are profiled where `command` asks for it, between cudaProfilerStart and -Stop. What was
-    read before a program died is kept; nothing is raised for its exit status.
+    read before a program died, or was ended after `timeout_s`, is kept; nothing is raised for it.
     """
     with tempfile.TemporaryDirectory() as folder:
         # A file of its own: what the program prints would come between the lines of the table.
         log = Path(folder) / "ncu.log"
         options = [*OPTIONS, "--metrics", ",".join(metrics), "--log-file", str(log)]
-        done = subprocess.run(
-            [ncu, *options, *command],
-            capture_output=True, text=True, errors="replace", check=False, env=env,
-        )  # fmt: skip
+        status, said = _run([ncu, *options, *command], env, timeout_s)
         table = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    text = "\n".join([table, done.stdout, done.stderr])
+    text = "\n".join([table, said])
     passes = max(map(int, _PASSES.findall("\n".join(_tool_lines(text)))), default=1)
-    return Profile(tuple(parse_csv(text)), passes, done.returncode, text)
+    return Profile(tuple(parse_csv(text)), passes, status, text)
+
+
+def _run(
+    command: Sequence[str], env: Mapping[str, str] | None, timeout_s: float | None
+) -> tuple[int, str]:
+    """Exit status and everything printed; -1 for a program that was ended after `timeout_s`."""
+    options: dict[str, Any] = {"text": True, "errors": "replace", "env": env}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=timeout_s, **options
+        )
+    except subprocess.TimeoutExpired as late:
+        parts = [
+            p.decode(errors="replace") if isinstance(p, bytes) else p or ""
+            for p in (late.stdout, late.stderr)
+        ]
+        return -1, "\n".join([*parts, f"ended after {timeout_s:.0f} s without an answer"])
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
 
 
 def _tool_lines(text: str) -> Iterator[str]:

@@ -122,11 +122,11 @@ def measure_problem(
     memory.free_pools()
     runnable = []
     for contender in contenders:
-        verdict = _verdict(problem, contender)
+        verdict = verdict_on(problem, contender)
         if verdict is None:
             runnable.append(contender)
         else:
-            yield _row(problem, contender, "latency_ms", status=verdict[0], detail=verdict[1])
+            yield row_of(problem, contender, "latency_ms", status=verdict[0], detail=verdict[1])
     if not runnable:
         return
     inputs = random_inputs(problem)
@@ -184,7 +184,7 @@ def _measure_group(
         if latency is None:
             continue  # cancelled before it was timed
         yield replace(
-            _row(problem, contender, "latency_ms", value=latency.median, error=error),
+            row_of(problem, contender, "latency_ms", value=latency.median, error=error),
             p20=latency.p20,
             p80=latency.p80,
             n=latency.n,
@@ -196,7 +196,12 @@ def _tensors_bytes(problem: AttentionProblem) -> int:
     return 2 * problem.q_bytes + 2 * problem.kv_bytes + problem.lse_bytes
 
 
-def _verdict(problem: AttentionProblem, contender: Contender) -> tuple[str, str] | None:
+def too_slow(estimate_ms: float, limit_ms: float) -> str:
+    """Why a call is not made."""
+    return f"estimated {estimate_ms / 1e3:.2g} s per launch, limit {limit_ms / 1e3:g} s"
+
+
+def verdict_on(problem: AttentionProblem, contender: Contender) -> tuple[str, str] | None:
     """(status, sentence) if the contender is not to be tried, else None."""
     try:
         contender.refuse(problem)
@@ -206,8 +211,7 @@ def _verdict(problem: AttentionProblem, contender: Contender) -> tuple[str, str]
     if need > FILL * memory.free_bytes():
         return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
     if contender.estimate_ms is not None and contender.estimate_ms > contender.limit_ms:
-        estimate, limit = contender.estimate_ms / 1e3, contender.limit_ms / 1e3
-        return "skipped (estimated)", f"estimated {estimate:.2g} s per launch, limit {limit:g} s"
+        return "skipped (estimated)", too_slow(contender.estimate_ms, contender.limit_ms)
     return None
 
 
@@ -227,7 +231,7 @@ def _check_one(
         # Out of memory here is a wrong estimate of ours, not a finding about the contender.
         detail = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         status = "failed"
-        yield _row(problem, contender, "latency_ms", status=status, detail=detail)
+        yield row_of(problem, contender, "latency_ms", status=status, detail=detail)
         return
     out, lse = result if isinstance(result, tuple) else (result, None)
     check = truth.check(out, lse, contender.roundings)
@@ -237,11 +241,11 @@ def _check_one(
             f"wrong: error {check.out_err:.3g} (limit {check.out_limit:.3g}), "
             f"lse {check.lse_err:.3g} (limit {check.lse_limit:.3g})"
         )
-        yield _row(problem, contender, "latency_ms", status="failed", detail=detail)
+        yield row_of(problem, contender, "latency_ms", status="failed", detail=detail)
         return
     inputs_bytes = sum(array.nbytes for array in inputs)
     for metric, value in (("extra_mem_bytes", peak), ("peak_mem_bytes", inputs_bytes + peak)):
-        yield _row(problem, contender, metric, value=value, error=check.out_err, detail=detail)
+        yield row_of(problem, contender, metric, value=value, error=check.out_err, detail=detail)
     if contender.count is not None:
         yield from _counted(problem, contender, contender.count(*inputs, problem), check.out_err)
     timed.append((contender, call, first_ms, check.out_err))
@@ -252,14 +256,14 @@ def _counted(
 ) -> Iterator[Row]:
     detail = "counted in the kernel"
     total = traffic.total_bytes
-    yield _row(problem, contender, "hbm_bytes", value=total, error=error, detail=detail)
+    yield row_of(problem, contender, "hbm_bytes", value=total, error=error, detail=detail)
     for tensor in TENSORS:
         if traffic.of(tensor):
             metric, value = f"hbm_{tensor}_bytes", traffic.of(tensor)
-            yield _row(problem, contender, metric, value=value, error=error, detail=detail)
+            yield row_of(problem, contender, metric, value=value, error=error, detail=detail)
 
 
-def _row(
+def row_of(
     problem: AttentionProblem,
     contender: Contender,
     metric: str,
@@ -269,6 +273,7 @@ def _row(
     status: str = "ok",
     detail: str = "",
 ) -> Row:
+    """A row about one contender at one problem; `value`, in the metric's unit, is its median."""
     provider, variant, block_m, block_n = contender.key
     return Row(
         provider=provider,
@@ -295,5 +300,5 @@ def _row(
         status=status,
         detail=detail,
         max_abs_err=error,
-        block_mask=mask_text(problem.block_mask),
+        block_mask=mask_text(problem),
     )

@@ -209,10 +209,10 @@ def _profile_one(
     problem, contender = job.problem, job.contender
     estimate = known.of(problem, contender)
     if estimate is not None and estimate > point.MAX_LATENCY_MS:
-        detail = f"estimated {estimate / 1e3:.2g} s per launch, limit 3 s"
+        detail = point.too_slow(estimate, point.MAX_LATENCY_MS)
         return Outcome(job.number, "skipped (estimated)", detail)
     call = contender.prepare(*inputs, problem)
-    known.learn(point._row(problem, contender, "latency_ms", value=_warm_up(call, estimate)))
+    known.learn(point.row_of(problem, contender, "latency_ms", value=_warm_up(call, estimate)))
     result = region.call(job.number, call, with_after)
     out, lse = result if isinstance(result, tuple) else (result, None)
     check = truth.check(out, lse, job.roundings)

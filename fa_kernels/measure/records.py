@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fa_kernels.block_mask import PATTERNS, BlockMask
+from fa_kernels.block_mask import PATTERNS, BlockMask, mask_blocks
 from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem
 
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
@@ -113,9 +113,22 @@ class Row:
 _MASK = re.compile(r"([a-z]+) (\d+)x(\d+)")
 
 
-def mask_text(mask: BlockMask | None) -> str:
-    """The column `block_mask` of a pattern of `BlockMask.pattern`; "" without a mask."""
-    return "" if mask is None else f"{mask.name} {mask.block_m}x{mask.block_n}"
+def mask_text(problem: AttentionProblem) -> str:
+    """The column `block_mask` of a problem; "" without a mask.
+
+    Raises:
+        RecordError: a mask that its name, block size and density do not bring back.
+    """
+    mask = problem.block_mask
+    if mask is None:
+        return ""
+    sizes = (problem.seqlen_q, problem.seqlen_k, mask.block_m, mask.block_n)
+    if mask.name not in PATTERNS or mask != BlockMask.pattern(mask.name, *sizes, mask.density):
+        raise RecordError(
+            f"a block mask named {mask.name!r} is not what BlockMask.pattern makes: a row holds "
+            "pattern, block size and density, which would bring back another mask."
+        )
+    return f"{mask.name} {mask.block_m}x{mask.block_n}"
 
 
 def parse_mask(text: str) -> tuple[str, int, int]:
@@ -300,9 +313,12 @@ def row_fault(row: Row) -> str | None:
         return "a size, tile or sample count that is not positive"
     if row.block_mask:
         try:
-            parse_mask(row.block_mask)
+            _, block_m, block_n = parse_mask(row.block_mask)
+            mask_blocks(row.seqlen_q, row.seqlen_k, block_m, block_n)
         except ValueError as error:
             return str(error)
+    if row.causal not in ("none", "bottom_right", "top_left"):
+        return f"causal = {row.causal!r} is not one of none, bottom_right, top_left"
     if not 0.0 < row.density <= 1.0 or (row.density < 1.0 and not row.block_mask):
         return f"density = {row.density} without a block mask, or out of range"
     if row.head_dim > MAX_HEAD_DIM or max(row.seqlen_q, row.seqlen_k) > MAX_SEQLEN:

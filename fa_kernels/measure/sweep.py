@@ -73,7 +73,7 @@ class Grid:
         if unknown:
             raise ValueError(f"peers {unknown} are not known: name any of {', '.join(BASELINES)}.")
         for problem in self.problems():
-            for kib in self.sram_kib:
+            for kib in (*self.sram_kib, *self.control_sram_kib, self.mask_sram_kib):
                 Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
 
     def problems(self) -> Iterator[AttentionProblem]:
@@ -146,8 +146,8 @@ class Estimates:
 
     def of(self, problem: AttentionProblem, contender: Contender) -> float | None:
         """Estimated milliseconds, or None if this contender was never measured."""
-        mask = problem.block_mask
-        key = (problem.dtype, problem.head_dim, contender.key, records.mask_text(mask), bool(mask))
+        masked = problem.block_mask is not None
+        key = (problem.dtype, problem.head_dim, contender.key, records.mask_text(problem), masked)
         if key not in self._known:
             return None
         latency, flops = self._known[key]
@@ -221,7 +221,7 @@ def _todo(
         mask = problem.block_mask
         density = 1.0 if mask is None else round(mask.density, 4)
         sizes = (problem.dtype, problem.head_dim, problem.seqlen_q)
-        where = (*sizes, records.mask_text(mask), density)
+        where = (*sizes, records.mask_text(problem), density)
         left = [c for c in contenders(problem, grid) if (*where, c.key) not in done]
         if left:
             work.append((problem, left))

@@ -1,7 +1,8 @@
 """Traces of one row, (m, l, alpha, acc) per step: of NumPy and of the CUDA kernel, kept as JSON.
 
-A file of data/traces holds the problem (from which the inputs are drawn again), both traces, and
-what a run says about itself: device, versions, commit. JSON has no infinity: "-inf" is text.
+A file of data/traces holds the problem, from which the inputs are drawn and the NumPy trace is made
+again, the kernel's trace with its largest difference from NumPy's, and what a run says about
+itself: device, versions, commit. JSON has no infinity: "-inf" is text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.measure.about import describe_run
+from fa_kernels.problem import checked_int
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import Trace, trace_row
 
@@ -46,13 +48,14 @@ class TraceProblem:
     def __post_init__(self) -> None:
         limits = {"seqlen": MAX_SEQLEN, "head_dim": MAX_HEAD_DIM}
         for name, limit in limits.items():
-            value = getattr(self, name)
-            if not 1 <= value <= limit:
-                raise ValueError(f"{name} = {value} is out of range: choose 1 to {limit}.")
-        if not 0 <= self.row < self.seqlen:
-            raise ValueError(
-                f"row = {self.row} is out of range: choose 0 to {self.seqlen - 1} (seqlen - 1)."
-            )
+            value = checked_int(name, getattr(self, name), 1, limit, f"Choose 1 to {limit}.")
+            object.__setattr__(self, name, value)
+        last = self.seqlen - 1
+        row = checked_int("row", self.row, 0, last, f"Choose 0 to {last} (seqlen - 1).")
+        object.__setattr__(self, "row", row)
+        seed = checked_int("seed", self.seed, 0, 2**32 - 1, "Any whole number from 0 will do.")
+        object.__setattr__(self, "seed", seed)
+        Tiling(self.block_m, self.block_n)  # refuses what is no tile
 
     @property
     def tiling(self) -> Tiling:

@@ -166,9 +166,10 @@ def trace_agrees(variant: Variant, dtype: str, masked: bool) -> list[str]:
         faults.append("the trace visits other keys, or is normalised otherwise")
         return faults
     # The same formula in another order of summation: fp32 rounding of a few hundred terms, and in
-    # the 16-bit O a unit of its dtype per visit.
-    limit = 1e-4 if variant.control_for != "flash_kv_outer" else 8 * EPS[dtype]
+    # an O that is rounded to 16 bits a unit of its dtype per visit.
+    rounded = variant.roundings(problem, Tiling(32, 32)) > 1
     for name in ("m", "l", "alpha", "acc"):
+        limit = 8 * EPS[dtype] if rounded and name == "acc" else 1e-4
         mine, theirs = getattr(ours, name), getattr(wanted, name)
         error = float(np.abs(mine - theirs).max() / max(1.0, float(np.abs(theirs).max())))
         if not error <= limit:

@@ -7,6 +7,7 @@ Algorithm 1, and Algorithm 5 with a block mask.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -195,7 +196,9 @@ def _scores(
 ) -> Array:
     """S of one tile, -inf where it is masked."""
     mask = problem.block_mask
-    if mask is not None and entry & FLAG_MIXED:  # a whole tile need not look at the mask
+    if mask is None or not entry & FLAG_MIXED:  # a whole tile does not look at the mask
+        problem = replace(problem, block_mask=None)
+    else:
         block_rows = slice(rows.start // mask.block_m, (rows.stop - 1) // mask.block_m + 1)
         block_cols = slice(cols.start // mask.block_n, (cols.stop - 1) // mask.block_n + 1)
         hbm.fetch("mask", mask.keep[0, 0, block_rows, block_cols])

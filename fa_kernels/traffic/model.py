@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -83,13 +84,19 @@ def paper_standard(problem: AttentionProblem) -> Traffic:
     )
 
 
-def _visits(problem: AttentionProblem, tiling: Tiling) -> float:
-    """Tiles of the attention matrix that Algorithms 1 and 5 visit, over all (batch, head)."""
+def _passes(problem: AttentionProblem, tiling: Tiling, along: int) -> Fraction:
+    """How often Algorithms 1 and 5 go over Q (along = -1) or over K and V (along = -2).
+
+    The number of tiles along the other axis; with a block mask the mean number that is kept.
+    """
+    length, block = (
+        (problem.seqlen_k, tiling.block_n) if along == -1 else (problem.seqlen_q, tiling.block_m)
+    )
     if problem.block_mask is None:
-        tiles = -(-problem.seqlen_q // tiling.block_m) * -(-problem.seqlen_k // tiling.block_n)
-        return tiles * problem.heads
+        return Fraction(-(-length // block))
     state = tile_map(replace(problem, causal=None), tiling)  # the papers skip by block mask alone
-    return float((state != SKIPPED).mean()) * state.shape[2] * state.shape[3] * problem.heads
+    kept = int(np.count_nonzero(state != SKIPPED))
+    return Fraction(kept * state.shape[along], state.size)
 
 
 def paper_flash_kv_outer(problem: AttentionProblem, tiling: Tiling) -> Traffic:
@@ -97,8 +104,7 @@ def paper_flash_kv_outer(problem: AttentionProblem, tiling: Tiling) -> Traffic:
 
     With a block mask Algorithm 5: a fraction s of the visits, Θ(Nd + N² d² s / M).
     """
-    q_tiles = -(-problem.seqlen_q // tiling.block_m)
-    passes = _visits(problem, tiling) / (q_tiles * problem.heads)
+    passes = _passes(problem, tiling, -1)
     q, kv = round(passes * problem.q_bytes), problem.kv_bytes
     stats = round(passes * 2 * problem.lse_bytes)
     return Traffic(
@@ -112,8 +118,7 @@ def paper_flash_q_outer(problem: AttentionProblem, tiling: Tiling) -> Traffic:
 
     With a block mask the kept fraction of the K and V blocks.
     """
-    k_tiles = -(-problem.seqlen_k // tiling.block_n)
-    passes = _visits(problem, tiling) / (k_tiles * problem.heads)
+    passes = _passes(problem, tiling, -2)
     q, kv = problem.q_bytes, round(passes * problem.kv_bytes)
     return Traffic({"q": q, "k": kv, "v": kv}, {"out": q, "lse": problem.lse_bytes})
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch as subject
 from fa_kernels.cuda.launch import available, launch, load_in_parallel
-from fa_kernels.cuda.plan import plan_standard_tiled
+from fa_kernels.cuda.plan import plan_flash_q_outer, plan_standard_tiled
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
@@ -77,6 +78,19 @@ def test_a_row_of_scores_that_a_block_may_not_have_is_refused(
     plan = plan_standard_tiled(problem, Tiling(32, 32))
     with pytest.raises(ValueError, match=r"N_k = 16384: .* this GPU allows 64 KiB: use variant="):
         subject.refuse_on_this_gpu(plan, problem, Tiling(32, 32))
+
+
+def test_a_mask_that_is_just_too_much_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles take the whole limit; what the kernel declares for its list does not fit on top."""
+    tiling, sizes = Tiling(128, 348), (2048, 2088)
+    mask = BlockMask.pattern("local", *sizes, tiling.block_m, tiling.block_n, 0.5)
+    problem = AttentionProblem(1, 1, *sizes, 32, "float16", block_mask=mask)
+    plan = plan_flash_q_outer(problem, tiling)
+    monkeypatch.setattr(subject, "smem_limit_bytes", lambda: plan.layout.smem_bytes)
+    with pytest.raises(
+        ValueError, match=r"B_c = 348, B_r = 128 and the mask need .* smaller tiles"
+    ):
+        subject.refuse_on_this_gpu(plan, problem, tiling)
 
 
 def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

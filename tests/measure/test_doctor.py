@@ -39,11 +39,11 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def absent(text: str) -> dict[str, tuple[str, str]]:
-    """topic -> (cost, remedy) of everything the report calls absent."""
+    """topic -> (cost, remedy) of everything the report calls lacking."""
     lines, found = text.split("\n"), {}
     for i, line in enumerate(lines):
-        if line.startswith("absent "):
-            topic = line.removeprefix("absent ").split(": ")[0]
+        if line.startswith("lacking "):
+            topic = line.removeprefix("lacking ").split(": ")[0]
             found[topic] = (lines[i + 1].split("costs:")[1], lines[i + 2].split("remedy:")[1])
     return found
 
@@ -56,7 +56,7 @@ def test_a_bare_machine_is_told_what_each_absence_costs_and_the_remedy() -> None
     for topic, (cost, remedy) in found.items():
         assert len(cost.split()) >= 3, topic
         assert any(word in remedy for word in ("`", "pip", "install", "run on")), topic
-    assert text.endswith("8 absent; the rest works.")
+    assert text.endswith("8 lacking; the rest works.")
 
 
 def test_this_machine_has_a_report_too() -> None:
@@ -67,7 +67,7 @@ def test_this_machine_has_a_report_too() -> None:
 
 def test_a_complete_machine_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "CHECKS", (lambda: Finding("torch", "2.9"),))
-    assert report().endswith("ok     torch: 2.9\nEverything is here.")
+    assert report().endswith("ok      torch: 2.9\nEverything is here.")
 
 
 def test_what_is_there_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +75,9 @@ def test_what_is_there_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("BROWSER_PATH", "/opt/chromium")
     write_run(bare / "measured", [ROW])
     text = report()
-    assert "ok     GPU and driver: NVIDIA H200, 143771 MiB, 580" in text
-    assert "ok     Browser for export: chromium" in text
-    assert f"ok     Recorded runs: {RUN_ID} (NVIDIA H200, 1 rows)" in text
+    assert "ok      GPU and driver: NVIDIA H200, 143771 MiB, 580" in text
+    assert "ok      Browser for export: chromium" in text
+    assert f"ok      Recorded runs: {RUN_ID} (NVIDIA H200, 1 rows)" in text
 
 
 def test_damaged_data_is_reported_and_not_raised(bare: Path) -> None:

@@ -170,3 +170,11 @@ def test_refusals_say_why_and_what_to_do(printed: str, sentence: str) -> None:
 def test_complaints_are_the_last_error(printed: str, complaint: str) -> None:
     found = Profile((), 1, 9, printed)
     assert (found.complaint, found.refusal) == (complaint, None)
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
+    stuck = tmp_path / "ncu"
+    stuck.write_text("#!/bin/sh\necho begun\nexec sleep 30\n", encoding="utf-8")
+    stuck.chmod(0o755)
+    found = ncu.profile(str(stuck), ["dram__bytes_read.sum"], ["python"], timeout_s=0.5)
+    assert found.launches == () and "ended after" in found.text

@@ -6,9 +6,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -336,16 +338,27 @@ def test_the_default_folder_is_the_repositorys(
 
 def test_a_masked_row_gives_its_problem_back(tmp_path: Path) -> None:
     mask = BlockMask.pattern("butterfly", 4096, 4096, 64, 128, 1 / 6)
-    masked = row(density=mask.density, block_mask=mask_text(mask))
+    problem = replace(ROW.problem, block_mask=mask)
+    masked = row(density=mask.density, block_mask=mask_text(problem))
     write_run(tmp_path, [masked])
     (again,) = load_run(RUN_ID, tmp_path).rows
     assert again.block_mask == "butterfly 64x128"
     assert again.problem.block_mask == mask and ROW.problem.block_mask is None
 
 
+def test_a_mask_that_would_not_come_back_is_not_written() -> None:
+    keep = np.eye(64, 32, dtype=bool)
+    for name in ("", "mine", "random"):
+        problem = replace(ROW.problem, block_mask=BlockMask(keep, 64, 128, name))
+        with pytest.raises(RecordError, match="is not what BlockMask.pattern makes"):
+            mask_text(problem)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
+        ({"block_mask": "local 0x0", "density": 0.5}, "hold nothing"),
+        ({"causal": "sideways"}, "is not one of none"),
         ({"block_mask": "striped 64x64", "density": 0.5}, "is not a pattern and its block size"),
         ({"block_mask": "local 64", "density": 0.5}, "is not a pattern and its block size"),
         ({"density": 0.5}, "without a block mask"),

@@ -51,6 +51,8 @@ def test_every_curve_starts_short_so_that_estimates_come_from_the_point_before()
         ({"head_dims": (257,)}, "d = 257 is out of range: .*between 1 and 256"),
         ({"dtypes": ("float64",)}, "dtype = float64 is not supported"),
         ({"sram_kib": (64, -1)}, "sram_bytes = -1024 is out of range"),
+        ({"control_sram_kib": (0,)}, "sram_bytes = 0 is out of range"),
+        ({"mask_sram_kib": -64}, "sram_bytes = -65536 is out of range"),
         ({"peers": ("torch_flash", "fa9")}, r"peers \['fa9'\] are not known: name any of torch_e"),
     ],
 )

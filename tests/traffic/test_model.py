@@ -25,6 +25,7 @@ from fa_kernels.traffic.model import (
     paper_standard,
 )
 from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
 from tests.reference.problems import random_mask
 
 #: GPT-2 medium, the shape of FlashAttention, fig. 2: batch 64, 16 heads, N = 1024, d = 64, fp16.
@@ -259,3 +260,11 @@ def test_same_as_is_exact_and_counts_absent_as_zero() -> None:
     assert not SOME.same_as(Traffic({"q": 10, "s": 5}, {"s": 5, "out": 20, "lse": 1}))
     # A read is not a write, though the totals agree.
     assert not SOME.same_as(Traffic({"q": 10, "s": 10}, {"out": 20}))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(0, 5), (5, 0), (0, 0)])
+def test_an_empty_problem_has_a_model(variant: str, seqlen_q: int, seqlen_k: int) -> None:
+    problem = AttentionProblem(1, 2, seqlen_q, seqlen_k, 8)
+    for model in (VARIANTS[variant].paper, VARIANTS[variant].launched):
+        assert model(problem, Tiling(16, 16)).total_bytes >= 0
