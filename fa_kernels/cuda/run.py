@@ -216,14 +216,14 @@ def run_flash_q_outer(
     *,
     count_traffic: bool = False,
     trace: RowTrace | None = None,
-    plan: Callable[..., LaunchPlan] = plans.plan_flash_q_outer,
+    one_block_per_head: bool = False,
 ) -> CudaResult:
     """04_flash_q_outer on CuPy arrays (batch, nheads, seqlen, head_dim).
 
     Args:
         count_traffic: also count bytes in the kernel.
         trace: also record one row.
-        plan: which options the kernel is compiled with.
+        one_block_per_head: compile with -DONE_BLOCK_PER_HEAD.
 
     Returns:
         out like q; lse (batch, nheads, seqlen_q) fp32; the in-kernel counters or None.
@@ -231,20 +231,15 @@ def run_flash_q_outer(
     Raises:
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
     """
+    plan = plans.plan_flash_q_outer_one_block if one_block_per_head else plans.plan_flash_q_outer
     options = {"count_traffic": count_traffic, "trace": trace is not None}
     call = _Call(plan, (q, k, v), problem, tiling, **options)
-    args = call.with_strides(call.q, call.k, call.v, call.out)
-    args += [call.lse, *call.sizes, call.offset, np.float32(scale_in_log2(problem))]
-    args += _mask_arguments(call, tile_list.by_q)
-    args += [*_trace_arguments(call, trace), *call.counters]
-    launch(call.plan, call.plan.steps[0], args)
-    _to_host(trace)
-    return call.result()
+    return _launch_flash(call, (), tile_list.by_q, trace)
 
 
 def run_flash_q_outer_one_block(*args: Any, **options: Any) -> CudaResult:
     """`run_flash_q_outer` with one block per head (-DONE_BLOCK_PER_HEAD)."""
-    return run_flash_q_outer(*args, **options, plan=plans.plan_flash_q_outer_one_block)
+    return run_flash_q_outer(*args, **options, one_block_per_head=True)
 
 
 def run_flash_kv_outer(
@@ -256,28 +251,42 @@ def run_flash_kv_outer(
     *,
     count_traffic: bool = False,
     trace: RowTrace | None = None,
-    plan: Callable[..., LaunchPlan] = plans.plan_flash_kv_outer,
+    o_io_dtype: bool = False,
 ) -> CudaResult:
-    """03_flash_kv_outer on CuPy arrays; arguments, results and errors as `run_flash_q_outer`."""
+    """03_flash_kv_outer on CuPy arrays; `o_io_dtype` compiles with -DO_IO_DTYPE.
+
+    Other arguments, results and errors as `run_flash_q_outer`.
+    """
     import cupy
 
+    plan = plans.plan_flash_kv_outer_io if o_io_dtype else plans.plan_flash_kv_outer
     options = {"count_traffic": count_traffic, "trace": trace is not None}
     call = _Call(plan, (q, k, v), problem, tiling, **options)
     l_hbm = cupy.empty_like(call.lse)
     in_out = call.plan.macros["O_IO_DTYPE"]
     o_partial = call.lse if in_out else cupy.empty(call.q.shape, np.float32)  # or not looked at
-    args = call.with_strides(call.q, call.k, call.v, call.out)
-    args += [call.lse, l_hbm, o_partial, *call.sizes, call.offset]
-    args += [np.float32(scale_in_log2(problem)), *_mask_arguments(call, tile_list.by_kv)]
-    args += [*_trace_arguments(call, trace), *call.counters]
-    launch(call.plan, call.plan.steps[0], args)
-    _to_host(trace)
-    return call.result()
+    return _launch_flash(call, (l_hbm, o_partial), tile_list.by_kv, trace)
 
 
 def run_flash_kv_outer_io(*args: Any, **options: Any) -> CudaResult:
     """`run_flash_kv_outer` with O carried in the io dtype (-DO_IO_DTYPE)."""
-    return run_flash_kv_outer(*args, **options, plan=plans.plan_flash_kv_outer_io)
+    return run_flash_kv_outer(*args, **options, o_io_dtype=True)
+
+
+def _launch_flash(
+    call: _Call,
+    workspace: tuple[Any, ...],
+    order: Callable[..., tile_list.TileLists],
+    trace: RowTrace | None,
+) -> CudaResult:
+    """The one launch of a flash rung; `workspace` stands after lse among its arguments."""
+    args = call.with_strides(call.q, call.k, call.v, call.out)
+    args += [call.lse, *workspace, *call.sizes, call.offset]
+    args += [np.float32(scale_in_log2(call.problem)), *_mask_arguments(call, order)]
+    args += [*_trace_arguments(call, trace), *call.counters]
+    launch(call.plan, call.plan.steps[0], args)
+    _to_host(trace)
+    return call.result()
 
 
 def run_standard_tiled(

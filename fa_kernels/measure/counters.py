@@ -20,7 +20,7 @@ from fa_kernels.measure.counter_passes import Say, Sets, run_jobs, single_pass_s
 from fa_kernels.measure.counter_shapes import Call, all_calls, plan_of
 from fa_kernels.measure.ncu import Launch, find_ncu, ncu_version
 from fa_kernels.measure.profiled import END, Job, Outcome
-from fa_kernels.measure.records import COUNTER_UNITS, Row
+from fa_kernels.measure.records import Row
 from fa_kernels.measure.sweep import start_run
 
 METHOD = (
@@ -141,7 +141,7 @@ def _refusals(calls: Sequence[Call], rows: Sequence[Row]) -> Iterator[Row]:
     seen = {(row.problem, row.contender) for row in rows}
     for problem, contender in calls:
         if (problem, contender.key) not in seen and (why := point.verdict_on(problem, contender)):
-            yield _row((problem, contender), LEAD, status=why[0], detail=why[1])
+            yield point.row_of(problem, contender, LEAD, status=why[0], detail=why[1])
 
 
 def _todo(calls: Sequence[Call], rows: Sequence[Row], group: Group) -> list[Call]:
@@ -179,7 +179,7 @@ def _read_group(
         new, failures, stopped = _read_set(ncu, counters, asked, calls, group is GROUPS[0], left)
         for outcome in failures:
             call, status = calls[outcome.number], outcome.status
-            rows.append(_row(call, group.metrics[0], status=status, detail=outcome.detail))
+            rows.append(point.row_of(*call, group.metrics[0], status=status, detail=outcome.detail))
         answers = {
             number: replace(answer, counted={**answer.counted, **answers[number].counted})
             if number in answers
@@ -254,21 +254,8 @@ def _rows(call: Call, group: Group, answer: _Answer) -> Iterator[Row]:
         # A row all the same, or the group would be read again and again.
         missing = set(group.counters) - set(answer.counted)
         detail = f"ncu gave no value of {', '.join(sorted(missing))}: {answer.detail}"
-        yield _row(call, group.metrics[0], status="refused", detail=detail)
+        yield point.row_of(*call, group.metrics[0], status="refused", detail=detail)
     for metric, value in found.items():
         apart = f"{NOT_A_LATENCY}; " if metric == "ncu_latency_ms" else ""
         detail = f"{apart}{answer.detail}"
-        yield _row(call, metric, value=value, error=answer.max_abs_err, detail=detail)
-
-
-def _row(
-    call: Call,
-    metric: str,
-    *,
-    value: float | None = None,
-    error: float | None = None,
-    status: str = "ok",
-    detail: str = "",
-) -> Row:
-    row = point.row_of(*call, metric, value=value, error=error, status=status, detail=detail[:300])
-    return replace(row, unit=COUNTER_UNITS[metric])
+        yield point.row_of(*call, metric, value=value, error=answer.max_abs_err, detail=detail)

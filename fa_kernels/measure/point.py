@@ -13,7 +13,7 @@ from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.measure import memory, timing
 from fa_kernels.measure.baselines import Baseline
 from fa_kernels.measure.check import Truth
-from fa_kernels.measure.records import OURS, ContenderKey, Row, mask_text
+from fa_kernels.measure.records import OURS, UNITS, ContenderKey, Row, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS, Traffic
@@ -292,13 +292,13 @@ def row_of(
         block_m=block_m,
         block_n=block_n,
         metric=metric,
-        unit="ms" if metric == "latency_ms" else "B",
+        unit=UNITS.get(metric, "B"),  # counted bytes, hbm_<tensor>_bytes, are not listed
         p20=value,
         median=value,
         p80=value,
         n=1 if value is not None else 0,
         status=status,
-        detail=detail,
+        detail=detail[:300],
         max_abs_err=error,
         block_mask=mask_text(problem),
     )
