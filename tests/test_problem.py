@@ -83,7 +83,9 @@ def test_torch_dtype_names() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, "fp8", "", None, 16, bool, np.complex64])
 def test_other_dtypes_are_refused_with_what_to_cast_to(dtype: object) -> None:
-    with pytest.raises(ValueError, match=r"is not supported: use one of .*float16.*Cast"):
+    with pytest.raises(
+        ValueError, match=r"is not supported: use one of .*float16.*cast q, k and v"
+    ):
         dtype_name(dtype)
 
 

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fa_kernels.figures.memory_panel import memory_panel
-from fa_kernels.figures.panel import join
+from fa_kernels.figures.panel import MEMORY, RUNTIME, fit_words, join
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.runtime_panel import runtime_panel
 from fa_kernels.figures.tile_panel import tile_panel
 from fa_kernels.figures.traffic_panel import traffic_panel
 from fa_kernels.measure.records import Row
+
+#: px right of the panels, as in `theme.base_layout`.
+_MARGIN_RIGHT = 14
 
 
 def explorer_spec(
@@ -33,14 +36,11 @@ def explorer_spec(
     Returns:
         {"data": [...], "layout": {...}}, valid for `plotly.graph_objects.Figure`.
     """
-    return join(
-        [
-            tile_panel(point),
-            traffic_panel(point, run),
-            runtime_panel(point, run, live, live_on, log),
-            memory_panel(point, run, log),
-        ]
-    )
+    runtime = runtime_panel(point, run, live, live_on, log)
+    memory = memory_panel(point, run, log)
+    fit_words(runtime, RUNTIME, "x3", spare_px=0)
+    fit_words(memory, MEMORY, "x4", spare_px=_MARGIN_RIGHT - 2)
+    return join([tile_panel(point), traffic_panel(point, run), runtime, memory])
 
 
 def explorer_figure(

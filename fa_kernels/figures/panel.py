@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fa_kernels.figures import theme
 
-HEIGHT = 640
+HEIGHT = 656
 #: The page scrolls sideways rather than draw a figure narrower than this (live_figure.js), in px.
-LEAST_WIDTH = 960
-_MARGIN_TOP, _MARGIN_BOTTOM = 8, 46
+#: A cell of JupyterLab in a window of 1280 px, beside the file browser, has 848 px, of which a
+#: scroll bar may take up to 17.
+LEAST_WIDTH = 828
+#: About how wide a letter of size `theme.SMALL` is, in px.
+LETTER = 5.8
+#: As in `theme.base_layout`.
+_MARGIN_TOP, _MARGIN_BOTTOM, _MARGIN_SIDES = 8, 46, 72
 INNER_PX = HEIGHT - _MARGIN_TOP - _MARGIN_BOTTOM
 
 
@@ -30,17 +36,17 @@ class Frame:
     caption_y: float
 
 
-def _frame(x: tuple[float, float], top_px: float, bottom_px: float) -> Frame:
-    y = (_from_top(bottom_px), _from_top(top_px + 44))
+def _frame(x: tuple[float, float], top_px: float, bottom_px: float, lines: int = 1) -> Frame:
+    y = (_from_top(bottom_px), _from_top(top_px + 29 + 15 * lines))
     return Frame(x, y, _from_top(top_px), _from_top(top_px + 21))
 
 
-_LEFT, _RIGHT = (0.0, 0.462), (0.538, 1.0)
-#: The four panels: top left, top right, bottom left, bottom right.
-TILES = _frame(_LEFT, 0, 240)
-TRAFFIC = _frame(_RIGHT, 0, 240)
-RUNTIME = _frame(_LEFT, 298, INNER_PX)
-MEMORY = _frame(_RIGHT, 298, INNER_PX)
+#: The four panels: top left, top right, bottom left, bottom right. The words over the bars of
+#: traffic are the longest of the figure; the captions over N may take two lines.
+TILES = _frame((0.0, 0.398), 0, 240)
+TRAFFIC = _frame((0.428, 1.0), 0, 240)
+RUNTIME = _frame((0.0, 0.476), 298, INNER_PX, lines=2)
+MEMORY = _frame((0.55, 1.0), 298, INNER_PX, lines=2)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Panel:
         bold = f"<b>{title}</b>"
         self.words += [
             Words(x, frame.title_y, bold, at=below, size=theme.TITLE),
-            Words(x, frame.caption_y, caption, at=below, colour=theme.MUTED),
+            Words(x, frame.caption_y, wrapped(caption, frame), at=below, colour=theme.MUTED),
         ]
 
     def note(self, frame: Frame, text: str, log: bool) -> None:
@@ -91,16 +97,19 @@ class Panel:
         on linear ones. The labels of lines and of what was not measured are above or beside.
         """
         side = "right" if log else "left"
+        # On linear axes they stand beside the labels of the lines, on log ones under them.
+        letters = int((width_px(frame) - (0 if log else 125)) / 6.3)
+        lines = [line for part in text.split("; ") for line in textwrap.wrap(f"{part};", letters)]
         self.notes.append(
             {
-                "x": frame.x[1] - 0.01 if log else frame.x[0] + 0.01,
+                "x": frame.x[1] - 0.01 if log else frame.x[0] + 0.005,
                 "y": frame.y[0] + (0.04 if log else 0.72) * (frame.y[1] - frame.y[0]),
                 "xref": "paper",
                 "yref": "paper",
                 "xanchor": side,
                 "yanchor": "bottom" if log else "top",
                 "align": side,
-                "text": text.replace("; ", ";<br>"),
+                "text": "<br>".join(lines).removesuffix(";"),
                 "showarrow": False,
                 "bgcolor": theme.PAPER,
                 "font": theme.font(),
@@ -143,11 +152,57 @@ def if_it_fits(text: str, part: float, width: tuple[float, float]) -> str:
     Plotly's own way (uniformtext) measures every label again in each redraw. Here the narrowest
     figure counts.
     """
-    room = part * (width[1] - width[0]) * (LEAST_WIDTH - 72) - 4
+    room = part * (width[1] - width[0]) * (LEAST_WIDTH - _MARGIN_SIDES) - 4
     for words in (text, text.split(" ")[0]):
         if 7 * len(words) <= room:
             return words
     return ""
+
+
+def width_px(frame: Frame) -> float:
+    """How wide a frame is in the narrowest figure, in px."""
+    return (frame.x[1] - frame.x[0]) * (LEAST_WIDTH - _MARGIN_SIDES)
+
+
+def wrapped(caption: str, frame: Frame) -> str:
+    """`caption` in two lines where the narrowest figure's frame cannot hold it, cut at a " · "."""
+    if LETTER * len(caption) <= width_px(frame):
+        return caption
+    first, *rest = caption.rsplit(" · ", 1)
+    return "<br>".join([first, *rest])
+
+
+def fit_words(panel: Panel, frame: Frame, axis: str, spare_px: float) -> None:
+    """Keep a panel's words inside the narrowest figure, along the axis over N ("x3").
+
+    The axis grows at its right end until the labels of the lines fit, `spare_px` beyond the frame
+    included; what would begin left of the frame begins at its edge instead, under its place.
+    """
+    spec = panel.axes[f"{axis[0]}axis{axis[1:]}"]
+    log, (low, high) = spec.get("type") == "log", spec["range"]
+    own = [
+        (i, piece) for i, piece in enumerate(panel.words) if piece.axes and piece.axes[0] == axis
+    ]
+    whole = width_px(frame)
+    for _, piece in own:
+        if piece.at.endswith("right"):
+            need, at = _long(piece.text) - spare_px, position(piece.x, log)
+            high = max(high, low + (at - low) * whole / (whole - need))
+    spec["range"] = [low, high]
+    y_spec = panel.axes[f"yaxis{axis[1:]}"]
+    y_log, (bottom, top) = y_spec.get("type") == "log", y_spec["range"]
+    for i, piece in own:
+        at = (position(piece.x, log) - low) / (high - low) * whole
+        if piece.at == "middle left" and at < _long(piece.text):
+            below = 5 / ((frame.y[1] - frame.y[0]) * INNER_PX) * (top - bottom)
+            y = position(piece.y, y_log) - below
+            edge = (10**low if log else low, 10**y if y_log else y)
+            panel.words[i] = replace(piece, x=edge[0], y=edge[1], at="bottom right")
+
+
+def _long(text: str) -> float:
+    """About how long a line of words is, in px: three of the spaces before it are one letter."""
+    return LETTER * len(text.replace("&nbsp;", " ")) - 2.5 * text.count("&nbsp;")
 
 
 def position(value: float, log: bool) -> float:

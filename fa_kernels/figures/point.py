@@ -8,11 +8,12 @@ from functools import lru_cache
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.device import Device
 from fa_kernels.figures import sparse
-from fa_kernels.figures.sparse import DENSE, Blocks, checked_density, checked_pattern
+from fa_kernels.figures.sparse import DENSE, checked_density, checked_pattern
 from fa_kernels.masks import matmul_flops
 from fa_kernels.problem import MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem, checked_int
 from fa_kernels.tiling import MAX_SRAM_BYTES, Tiling, refuse_smem
 from fa_kernels.traffic.model import Traffic
+from fa_kernels.traffic.patterns import Blocks
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
@@ -125,17 +126,21 @@ class Point:
         layout = self.plan(variant).layout
         refuse_smem(layout, self.tiling, problem.head_dim, problem.dtype, limit, self.device.name)
 
+    def refusal(self, variant: Variant) -> str | None:
+        """Why this device cannot launch `variant` here, in words, or None."""
+        try:
+            self._check_launch(variant)
+        except (ValueError, NotImplementedError) as refusal:
+            return str(refusal)
+        return None
+
     @property
     def refusals(self) -> dict[str, str]:
         """Name of an algorithm that fits the memory but cannot be launched -> why, in words."""
-        found = {}
-        for name, variant in ALGORITHMS.items():
-            try:
-                self._check_launch(variant)
-            except ValueError as refusal:
-                if self.fits(variant):
-                    found[name] = str(refusal)
-        return found
+        found = {
+            n: self.refusal(variant) for n, variant in ALGORITHMS.items() if self.fits(variant)
+        }
+        return {name: why for name, why in found.items() if why}
 
     @property
     def seqlen(self) -> int:
@@ -210,7 +215,7 @@ class Point:
         """
         problem = self.problem
         ends = 2 * problem.q_bytes + 2 * problem.kv_bytes + problem.lse_bytes
-        if variant.block_sparse:  # and so its S and P stay on chip
+        if variant.keeps_scores_on_chip:
             return ends
         written = self.traffic(variant).written_bytes
         sizes = (written.get(tensor, 0) for tensor in _INTERMEDIATES)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from fa_kernels.block_mask import blocks_kept
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point, device_words
+from fa_kernels.figures.sparse import row_name
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run, parse_mask
 from fa_kernels.problem import SHORT_DTYPE
@@ -76,7 +78,7 @@ class RecordedRun:
         if variant is not None and variant.tiled:
             tiles = (point.tiling.block_m, point.tiling.block_n)
         blocks = point.blocks_of(variant) if variant is not None else None
-        mask = (blocks.row_name, blocks.count) if blocks else ("", 0)
+        mask = (row_name(blocks), blocks.count) if blocks else ("", 0)
         found = self._rows.get((name, problem.dtype, problem.head_dim, metric), {})
         row = found.get((point.seqlen, *tiles, *mask))
         same = row is not None and (row.batch, row.nheads) == (problem.batch, problem.nheads)
@@ -203,13 +205,13 @@ def is_at(row: Row, point: Point) -> bool:
         return False
     if blocks is None:
         return not row.block_mask
-    return row.block_mask == blocks.row_name and _kept_per_row(row) == blocks.count
+    return row.block_mask == row_name(blocks) and _kept_per_row(row) == blocks.count
 
 
 def _kept_per_row(row: Row) -> int:
     """Kept blocks in each row of a masked row's pattern; its density is rounded in the file."""
     _, _, block_n = parse_mask(row.block_mask)
-    return max(1, round(row.density * -(-row.seqlen_k // block_n)))
+    return blocks_kept(row.density, -(-row.seqlen_k // block_n))
 
 
 def _block_sparse() -> list[Variant]:

@@ -26,6 +26,8 @@ from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 #: Rows of crosses with words of their own; more would lie on the lines.
 MOST_CROSS_ROWS = 2
+#: Series that a note names; it stands over the curves.
+MOST_NAMES = 2
 _AXES = ("x3", "y3")
 
 
@@ -63,24 +65,41 @@ def runtime_panel(
     panel.axes["xaxis3"] = seqlen_axis(last, log, RUNTIME, "y3")
     panel.axes["yaxis3"] = value_axis("latency", "ms", span, log, RUNTIME, "x3")
     panel.head(RUNTIME, _runtime_title(point, run), _runtime_caption(point, run, bounded, live_on))
-    note = _note(point, run, missing, refused)
+    lacking = [name for name, rows in curves.items() if rows and not _has(rows, point.seqlen)]
+    note = _note(point, run, missing, refused, lacking)
     if note:
         panel.note(RUNTIME, note, log)
     return panel
 
 
+def _has(rows: Sequence[Row], seqlen: int) -> bool:
+    return any(row.seqlen_q == seqlen for row in rows)
+
+
 def _note(
-    point: Point, run: RecordedRun | None, missing: str | None, refused: list[int]
+    point: Point,
+    run: RecordedRun | None,
+    missing: str | None,
+    refused: list[int],
+    lacking: list[str],
 ) -> str | None:
-    """What is not there and why: at most one sentence, the most important one."""
+    """What is not there and why: at most one sentence, the most important one.
+
+    `lacking`: series that have rows at other N of this curve, but none at the chosen one: neither
+    a time nor a reason why there is none.
+    """
     if run is None:
         return f"no run was recorded on {point.device.name}"
     if missing or (missing := run.missing_mask(point) or run.missing_seqlen(point)):
         return missing
+    if lacking:
+        labels = [theme.style_of(name).label for name in lacking]
+        # More names than two would cover the curves; the title and the lines show the rest.
+        said = labels if len(labels) <= MOST_NAMES else [*labels[:MOST_NAMES], "others"]
+        return f"no row of {' and '.join(said)} at N = {point.seqlen}"
     if refused:
         return f"no mask at N = {', '.join(map(str, refused))}; too many blocks: raise M"
-    lacking = run.unrecorded(point)
-    return "; ".join(f"no run of {label}" for label in lacking) or None
+    return "; ".join(f"no run of {label}" for label in run.unrecorded(point)) or None
 
 
 def _runtime_title(point: Point, run: RecordedRun | None) -> str:

@@ -12,11 +12,15 @@ from fa_kernels.figures.story import enlarge
 from fa_kernels.units import significant
 
 #: px per dtype, and for what stands above and below the bars.
-_ROW, _FRAME = 88, 128
-_LEFT, _RIGHT = (0.0, 0.60), (0.70, 1.0)
-_TICKS = (-10000, -1000, -100, -10, 0, 10, 100, 1000, 10000)
-#: The axis of scores ends here; float64's exp reaches about 710.
+_ROW, _FRAME = 88, 148
+_LEFT, _RIGHT = (0.0, 0.62), (0.67, 1.0)
+#: No more than the narrowest figure holds side by side; plotly would turn them.
+_TICKS = (-10000, -100, -10, 0, 10, 100, 10000)
+_ERROR_TICKS = (-15, -10, -5, 0)
+#: The bar of what works at every score ends here; float64's exp reaches about 710.
 _EDGE = 20000.0
+#: The axis goes on so far that the words beside float64's bar have room.
+_AXIS_END = 10 * _EDGE
 UNSAFE, SAFE, ONLINE = "unsafe", "safe", "online"
 _COLOURS = {
     UNSAFE: theme.TENSOR_COLOURS["s"],
@@ -47,16 +51,17 @@ def softmax_range_spec(ranges: Sequence[SoftmaxRange], text: dict[str, str]) -> 
     """A plotly spec: ranges of scores on the left, errors on the right, one row per dtype."""
     rows = list(range(len(ranges)))[::-1]
     layout = theme.base_layout(_FRAME + _ROW * len(ranges))
-    layout["margin"] = {"l": 84, "r": 20, "t": 44, "b": 60}
+    layout["margin"] = {"l": 60, "r": 20, "t": 44, "b": 80}
     layout["barmode"] = "overlay"
     layout["xaxis"] = theme.axis(
         title=theme.axis_title(text["axis_score"]), domain=list(_LEFT),
-        range=[_place(-_EDGE), _place(_EDGE)], tickvals=[_place(x) for x in _TICKS],
-        ticktext=[str(x).replace("-", "−") for x in _TICKS],
+        range=[_place(-_AXIS_END), _place(_AXIS_END)], tickvals=[_place(x) for x in _TICKS],
+        ticktext=[str(x).replace("-", "−") for x in _TICKS], tickangle=0,
     )  # fmt: skip
     layout["xaxis2"] = theme.axis(
         title=theme.axis_title(text["axis_error"]), type="log", domain=list(_RIGHT), anchor="y2",
-        dtick=3, exponentformat="power", range=[-17.5, 0.3],
+        tickvals=[10.0**e for e in _ERROR_TICKS], range=[-17.5, 0.6], tickangle=0,
+        ticktext=[f"10<sup>{e}</sup>".replace("-", "−") if e else "1" for e in _ERROR_TICKS],
     )  # fmt: skip
     names = {"tickvals": rows, "ticktext": [f"<b>{r.dtype}</b>&nbsp;" for r in ranges]}
     layout["yaxis"] = theme.axis(range=[-0.6, len(rows) - 0.3], showgrid=False, **names)
@@ -117,6 +122,7 @@ def _ends(side: str, xs: list[float], ys: list[float], words: list[str]) -> dict
     return {
         "type": "scatter", "mode": "text", "hoverinfo": "skip", "name": side, "x": xs, "y": ys,
         "text": words, "textposition": f"middle {side}", "textfont": theme.font(),
+        "cliponaxis": False,
     }  # fmt: skip
 
 
@@ -144,5 +150,5 @@ def _dots(
         },
         "text": [f" {text[way]} {_error(r.errors[way])} " for r in ranges],
         "textposition": ["middle left" if e > 1e-8 else "middle right" for e in errors],
-        "textfont": theme.font(theme.SMALL), "hoverinfo": "skip",
+        "textfont": theme.font(theme.SMALL), "hoverinfo": "skip", "cliponaxis": False,
     }  # fmt: skip

@@ -181,13 +181,9 @@ def slope(pairs: Sequence[tuple[float, float]]) -> float:
 
 def law(variant: Variant, point: Point) -> str:
     """What the paper says of the variant's bytes, as plain text: "N² d² / M"."""
-    if not variant.block_sparse:
-        return "N d + N²"
-    kept = " s" if point.blocks else ""
-    least = "N d + " if point.blocks else ""
-    if variant.name != "flash_q_outer":
-        return f"{least}N² d²{kept} / M"
-    return f"{least}N² d{kept} / B_r"
+    if not (point.blocks and variant.block_sparse):
+        return variant.law
+    return f"N d + {variant.law.replace(' /', ' s /')}"
 
 
 def exponents(slopes: Mapping[str, Slope], digits: int = 2) -> str:

@@ -14,9 +14,9 @@ from fa_kernels.units import KIB, capacity, significant
 from fa_kernels.variants import VARIANTS
 
 #: The walk's own square, in paper fractions: strips Q, K, V, O around the grid of S.
-_X0, _X1 = TILES.x[0] + 0.004, 0.2
+_X0, _X1 = TILES.x[0] + 0.004, 0.184
 _Y0, _Y1 = TILES.y
-_BARS_X = (0.238, TILES.x[1])
+_BARS_X = (0.212, TILES.x[1])
 _STRIPS = {
     "q": (0.0, 0.11, 0.16, 0.70),
     "s": (0.19, 0.81, 0.16, 0.70),

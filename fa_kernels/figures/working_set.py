@@ -35,7 +35,12 @@ class WorkingSet:
 
 
 def working_set(variant: Variant, point: Point) -> WorkingSet:
-    """What `variant` reads again at this point, and how much of it competes for the L2 at once."""
+    """What `variant` reads again at this point, and how much of it competes for the L2 at once.
+
+    Raises:
+        ValueError: how many heads are at work depends on a launch, and there can be none here
+            (`Point.refusal`).
+    """
     problem, moved = point.problem, point.traffic(variant)
     between = [t for t in ("s", "p") if moved.read_bytes.get(t, 0)]
     if between:  # written by one launch, read by the next: all heads' at once

@@ -133,5 +133,5 @@ def _counted_rows(
             head_dim=problem.head_dim, causal="none", dropout_p=0.0, density=density,
             block_m=block_m, block_n=block_n, metric=metric, unit="B",
             p20=value, median=value, p80=value, n=1, status="ok", detail="counted in NumPy",
-            max_abs_err=error, block_mask=mask_text(problem.block_mask),
+            max_abs_err=error, block_mask=mask_text(problem),
         )  # fmt: skip

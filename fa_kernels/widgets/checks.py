@@ -12,7 +12,7 @@ from fa_kernels.traffic.counter import count_traffic
 from fa_kernels.units import traffic
 from fa_kernels.variants import ALGORITHMS
 from fa_kernels.widgets.explorer_point import opening_settings, point_of
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.text import html_table, labels, text_table
 
 #: Longer sequences keep NumPy busy for minutes.
 MAX_SEQLEN = 2048
@@ -84,10 +84,7 @@ class TrafficCheck:
         )
 
     def __str__(self) -> str:
-        rows = self.cells()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self.caption(), *(line.rstrip() for line in lines)])
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import ipywidgets
@@ -11,6 +12,7 @@ import ipywidgets
 from fa_kernels.device import device, readable_devices
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import (
+    Point,
     checked_head_dim,
     checked_seqlen,
     checked_sram_kib,
@@ -18,13 +20,13 @@ from fa_kernels.figures.point import (
 )
 from fa_kernels.figures.sparse import CHOICES, DENSE, checked_density, checked_pattern
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
-from fa_kernels.variants import ALGORITHMS
+from fa_kernels.tiling import largest_paper_sram
+from fa_kernels.units import KIB
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.knob import Knob
+from fa_kernels.widgets.setting import HEAD_DIMS, SRAM_KIB, dtype_choice, number_knob
 from fa_kernels.widgets.text import labels
 
-HEAD_DIMS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)
-SRAM_KIB = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 #: What the density control offers; an argument may lie between.
 DENSITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64)
 #: Name -> (N, d). Batch and heads follow the recorded grid, whatever the model's own are.
@@ -64,16 +66,6 @@ class Settings:
         return self.pattern != DENSE
 
 
-def dtype_options() -> list[str]:
-    """Short names of the dtypes that every algorithm takes, fp16 first."""
-    known = [
-        short
-        for short, name in DTYPE_FROM_SHORT.items()
-        if all(name in variant.dtypes for variant in ALGORITHMS.values())
-    ]
-    return sorted(known, key=("fp16", "bf16", "fp32").index)
-
-
 def density_options(own: float) -> list[tuple[str, float]]:
     """(text, density) of the density control; `own` is among them, wherever it lies."""
     values = sorted({*DENSITIES, own}, reverse=True)
@@ -91,10 +83,10 @@ class Controls(ipywidgets.VBox):
     def __init__(self, settings: Settings, on_change: Callable[[float], None]) -> None:
         text = labels("explorer")
         self._start, self._on_change, self._quiet = settings, on_change, False
-        self.seqlen = _knob(text, "seqlen", SEQLENS, settings.N, checked_seqlen)
-        self.head_dim = _knob(text, "head_dim", HEAD_DIMS, settings.d, checked_head_dim)
-        self.sram = _knob(text, "sram", SRAM_KIB, settings.M_kib, checked_sram_kib)
-        self.dtype = Choice(text["dtype"], _plain(dtype_options()), settings.dtype)
+        self.seqlen = number_knob("seqlen", SEQLENS, settings.N, checked_seqlen)
+        self.head_dim = number_knob("head_dim", HEAD_DIMS, settings.d, checked_head_dim)
+        self.sram = number_knob("sram", SRAM_KIB, settings.M_kib, checked_sram_kib)
+        self.dtype = dtype_choice(settings.dtype)
         self.device = Choice(text["device"], device_options(), settings.device)
         scales = [(text["scale_log"], "log"), (text["scale_linear"], "linear")]
         self.scale = Choice(text["scale"], scales, settings.scale)
@@ -102,8 +94,12 @@ class Controls(ipywidgets.VBox):
         densities = density_options(settings.density)
         self.density = Choice(text["density"], densities, settings.density)
         self.density.disabled = not settings.is_sparse
-        self.presets = [_button(name) for name in PRESETS]
+        self.presets = [_button(name, text["about"][name]) for name in PRESETS]
         self.reset = _button(text["reset"])
+        #: Beside the sentence that refuses M: the remedy as a button, there only when it helps.
+        self.remedy = _button("", text["set_sram_why"])
+        self.remedy.layout.display, self.remedy.layout.align_self = "none", "flex-start"
+        self.remedy.on_click(lambda clicked: self.apply_remedy())
         for button in self.presets:
             button.on_click(lambda clicked: self.apply_preset(clicked.description))
         self.reset.on_click(lambda clicked: self.apply(self._start))
@@ -116,6 +112,7 @@ class Controls(ipywidgets.VBox):
                 ipywidgets.HBox(list(self.knobs), layout=wrap),
                 ipywidgets.HBox(list(self.choices), layout=wrap),
                 ipywidgets.HBox([*self.presets, self.reset], layout=wrap),
+                self.remedy,
             ]
         )
 
@@ -158,27 +155,50 @@ class Controls(ipywidgets.VBox):
         n, d = PRESETS[name]
         self.apply(replace(self.settings, N=n, d=d))
 
+    def apply_remedy(self) -> None:
+        """Set M to what the refusal advises; everything else stays."""
+        kib = remedy_kib(self.settings)
+        if kib is not None:
+            self.apply(replace(self.settings, M_kib=kib))
+
     def _changed(self, stamp: float) -> None:
-        if not self._quiet:
-            self.density.disabled = not self.settings.is_sparse
-            self._on_change(stamp)
+        if self._quiet:
+            return
+        self.density.disabled = not self.settings.is_sparse
+        self._on_change(stamp)
+        kib = remedy_kib(self.settings)
+        if kib is not None:
+            self.remedy.description = labels("explorer")["set_sram"].format(sram=kib)
+        self.remedy.layout.display = "none" if kib is None else ""
 
 
-def _knob(
-    text: dict[str, Any], name: str, values: tuple[int, ...], value: int, check: Callable[..., int]
-) -> Knob:
-    return Knob(
-        check=check, label=text[name], description=text[f"{name}_description"],
-        unit=text[f"{name}_unit"], values=list(values), value=value,
-    )  # fmt: skip
+def remedy_kib(settings: Settings) -> int | None:
+    """The M in KiB that a device which refuses this one would launch, or None where M is good."""
+    name, sheet = DTYPE_FROM_SHORT[settings.dtype], device(settings.device)
+    kib = _largest_kib(settings.d, name, sheet.smem_per_block_bytes)
+    if settings.M_kib <= kib:
+        return None
+    for tried in (settings.M_kib, kib):
+        try:  # short sequences have smaller tiles; a mask can be refused for its own reasons
+            Point.of(settings.N, settings.d, tried, name, sheet, settings.pattern, settings.density)
+        except ValueError:
+            continue
+        return None if tried == settings.M_kib else kib
+    return None
+
+
+@lru_cache(maxsize=64)
+def _largest_kib(head_dim: int, dtype: str, limit_bytes: int) -> int:
+    return largest_paper_sram(head_dim, dtype, limit_bytes) // KIB
 
 
 def _plain(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(name, name) for name in names]
 
 
-def _button(text: str) -> Any:
-    button = ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
+def _button(text: str, about: str = "") -> Any:
+    layout = ipywidgets.Layout(width="auto")
+    button = ipywidgets.Button(description=text, tooltip=about or text, layout=layout)
     button.add_class("falab-compact")
     return button
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
-import ipywidgets
-
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.crossing import (
     MODELS,
@@ -18,24 +14,23 @@ from fa_kernels.figures.crossing import (
     tiling_at,
 )
 from fa_kernels.figures.loop_order import KV_OUTER, ONE_BLOCK, Q_OUTER
+from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import capacity, significant
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import default_device
-from fa_kernels.widgets.live_figure import LiveFigure
-from fa_kernels.widgets.text import html_table, labels
-from fa_kernels.widgets.traffic_ways import (
+from fa_kernels.widgets.setting import (
     HEAD_DIMS,
-    LEAST_WIDTH,
-    SEQLENS,
     SRAM_KIB,
     Setting,
     dtype_choice,
     number_knob,
     numbers_of,
 )
+from fa_kernels.widgets.setting_view import SettingView
+from fa_kernels.widgets.text import html_table, labels
 
 _ANY_KIB = 64
 
@@ -107,51 +102,31 @@ def crossing_table(setting: Setting, device: str) -> str:
     return html_table("crossing", caption, head, body, "falab-table falab-dense")
 
 
-class CrossingView(ipywidgets.VBox):
-    """Sentence, knobs, figure and table, kept in step."""
+class CrossingView(SettingView):
+    """Where the two loop orders cross, over M."""
+
+    section = mark = "crossing"
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
-        self._text, self._device, self._numbers = labels("crossing"), device, numbers
-        ways = labels("traffic_ways")
-        self.seqlen = number_knob(ways, "seqlen", SEQLENS, setting.N, checked_seqlen)
-        self.head_dim = number_knob(ways, "head_dim", HEAD_DIMS, setting.d, checked_head_dim)
-        self.dtype = dtype_choice(ways, setting.dtype, ["fp16", "bf16", "fp32"])
-        self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
-        for knob in (self.seqlen, self.head_dim):
-            knob.observe(lambda change: self.update(change.owner.stamp), "value")
-        self.dtype.observe(lambda change: self.update(), "value")
-        self._draw(setting, 0.0)
-        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
-        super().__init__(
-            [
-                self.sentence,
-                ipywidgets.HBox([self.seqlen, self.head_dim, self.dtype], layout=row),
-                self.message,
-                self.figure,
-                self.table,
-            ]
-        )
+        self.seqlen = number_knob("seqlen", SEQLENS, setting.N, checked_seqlen)
+        self.head_dim = number_knob("head_dim", HEAD_DIMS, setting.d, checked_head_dim)
+        self.dtype = dtype_choice(setting.dtype)
+        controls = (self.seqlen, self.head_dim, self.dtype)
+        super().__init__(setting, device, numbers, controls)
 
-    def update(self, stamp: float = 0.0) -> None:
-        """Follow the controls; where that cannot be computed, say why and keep what is there."""
-        sizes = (self.seqlen.value, self.head_dim.value, _ANY_KIB, self.dtype.value)
-        try:
-            self._draw(Setting(*sizes), stamp)
-        except ValueError as error:
-            self.figure.stale, text = True, escape(str(error))
-            self.message.value = f'<div class="falab-message" role="alert">{text}</div>'
-        else:
-            self.figure.stale, self.message.value = False, ""
+    @property
+    def setting(self) -> Setting:
+        """What the controls show now."""
+        return Setting(self.seqlen.value, self.head_dim.value, _ANY_KIB, self.dtype.value)
 
-    def _draw(self, setting: Setting, stamp: float) -> None:
-        found = find_crossing(setting, self._device, self._numbers)
+    def draw(self, setting: Setting, stamp: float) -> None:
+        """Compute and show a setting."""
+        found = find_crossing(setting, self.device, self.numbers)
         said = takeaway(found)
         labels_of = [VARIANTS[name].label for name in ORDERS]
-        alt = self._text["figure"].format(sentence=said, orders=" and ".join(labels_of))
-        self.figure.show(crossing_spec(found, self._text), alt, stamp)
-        self.sentence.value = f'<div class="falab-sentence" data-fa-crossing>{escape(said)}</div>'
-        self.table.value = crossing_table(setting, self._device)
+        alt = self.text["figure"].format(sentence=said, orders=" and ".join(labels_of))
+        spec, table = crossing_spec(found, self.text), crossing_table(setting, self.device)
+        self.show(spec, alt, said, table, stamp)
 
 
 def crossing(

@@ -14,8 +14,9 @@ from fa_kernels.session import Session, in_use
 from fa_kernels.units import capacity, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import default_device
-from fa_kernels.widgets.text import html_table, labels
-from fa_kernels.widgets.traffic_ways import Setting, numbers_of, refused
+from fa_kernels.widgets.refused import limit_words
+from fa_kernels.widgets.setting import Setting, numbers_of
+from fa_kernels.widgets.text import html_table, labels, text_table
 
 #: A counter may miss what is still in the L2 after it was emptied: this share is forgiven.
 TOLERANCE = 0.01
@@ -26,10 +27,11 @@ class DramLine:
     """One variant: what it reads again, the least that DRAM has to move, and what it moved.
 
     `dram_bytes` are the call's own DRAM bytes and what it had left in the L2 to be written back.
+    `again` is None where the device cannot launch the variant: nobody is at work at one time.
     """
 
     label: str
-    again: WorkingSet
+    again: WorkingSet | None
     compulsory_bytes: int
     launched_bytes: int
     dram_bytes: float | None
@@ -52,7 +54,6 @@ class DramCheck:
     point: Point
     lines: Sequence[DramLine]
     run_ids: Sequence[str]
-    refused: Sequence[str] = ()
 
     @property
     def ok(self) -> bool:
@@ -70,11 +71,7 @@ class DramCheck:
         columns = ("variant", "again", "set", "l2", "compulsory", "launched", "dram", "ratio")
         rows = [[text[name] for name in (*columns, "of_launched")]]
         for line in self.lines:
-            again = line.again
-            heads = text["whole" if again.whole else "heads"].format(heads=again.heads)
-            names = ", ".join(TENSOR_LABELS[t] for t in again.tensors)
-            row = [line.label, f"{names} {heads}" if names else text["nothing"]]
-            row += [capacity(again.set_bytes), text["fits" if again.fits else "too_large"]]
+            row = [line.label, *_set_cells(line.again)]
             row += [traffic(line.compulsory_bytes), traffic(line.launched_bytes)]
             if line.dram_bytes is None or line.ratio is None or line.of_launched is None:
                 row += [text["not_recorded"], "", ""]
@@ -91,24 +88,29 @@ class DramCheck:
         if self.recorded:
             verdict = text["holds" if self.ok else "fails"].format(runs=", ".join(self.run_ids))
         gpu = self.point.device
-        if self.refused:
-            limit = labels("traffic_ways")["device_limit"]
-            names = ", ".join(self.refused)
-            verdict = f"{verdict} {limit.format(device=device_words(gpu), names=names)}"
+        verdict = f"{verdict} {limit_words(self.point)}".rstrip()
         return str(text["caption"]).format(
             problem=self.point.problem.describe(), sram=self.point.sram_kib,
             device=device_words(gpu), l2=capacity(gpu.l2_bytes), verdict=verdict,
         )  # fmt: skip
 
     def __str__(self) -> str:
-        rows = self.cells()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self.caption(), *(line.rstrip() for line in lines)])
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
         return html_table("dram-check", self.caption(), head, body, "falab-table falab-dense")
+
+
+def _set_cells(again: WorkingSet | None) -> list[str]:
+    """What is read again, how much of it is in use at once, and whether the L2 can hold it."""
+    text = labels("dram_check")
+    if again is None:
+        return [text["refused"], "", ""]
+    heads = text["whole" if again.whole else "heads"].format(heads=again.heads)
+    names = ", ".join(TENSOR_LABELS[t] for t in again.tensors)
+    shown = f"{names} {heads}" if names else text["nothing"]
+    return [shown, capacity(again.set_bytes), text["fits" if again.fits else "too_large"]]
 
 
 def dram_line(name: str, point: Point, numbers: RecordedNumbers) -> DramLine:
@@ -120,7 +122,7 @@ def dram_line(name: str, point: Point, numbers: RecordedNumbers) -> DramLine:
     # bound against.
     dram = moved.value + left.value if moved and left else None
     launched = point.traffic(variant).total_bytes
-    again = working_set(variant, point)
+    again = None if point.refusal(variant) else working_set(variant, point)
     return DramLine(variant.label, again, point.compulsory_bytes(variant), launched, dram)
 
 
@@ -147,6 +149,4 @@ def check_dram(
     names = [n for n, variant in VARIANTS.items() if point.problem.dtype in variant.dtypes]
     lines = [dram_line(name, point, numbers) for name in names]
     found = [numbers.find(n, point.problem, point.tiling, "dram_bytes") for n in names]
-    return DramCheck(
-        point, lines, sorted({number.run_id for number in found if number}), refused(point)
-    )
+    return DramCheck(point, lines, sorted({number.run_id for number in found if number}))

@@ -19,6 +19,7 @@ from fa_kernels.widgets.backends import Backend
 from fa_kernels.widgets.controls import Controls, Settings
 from fa_kernels.widgets.explorer_point import default_device as default_device
 from fa_kernels.widgets.explorer_point import opening_settings, point_of
+from fa_kernels.widgets.fold import Fold
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.run_panel import RunPanel
 from fa_kernels.widgets.text import labels
@@ -45,7 +46,7 @@ class Explorer(ipywidgets.VBox):
         self.controls = Controls(settings, self.update)
         self.figure = LiveFigure()
         self.status = ipywidgets.HTML()
-        self.theta = ipywidgets.HTML()
+        self.theta = Fold(summary=self._text["theta"])
         self.run_panel = RunPanel(session, self._point_to_run, self.take_rows, backend)
         self._draw(self.point, settings, 0.0)
         super().__init__(

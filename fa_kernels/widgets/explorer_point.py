@@ -7,7 +7,8 @@ from fa_kernels.device import readable_devices
 from fa_kernels.figures.point import Point
 from fa_kernels.problem import DTYPE_FROM_SHORT
 from fa_kernels.session import Session
-from fa_kernels.widgets.controls import SRAM_KIB, Settings, checked_settings
+from fa_kernels.widgets.controls import Settings, checked_settings
+from fa_kernels.widgets.setting import SRAM_KIB
 
 #: What M starts at, where the device allows it: the fastest recorded budget at the first point.
 _DEFAULT_SRAM_KIB = 64

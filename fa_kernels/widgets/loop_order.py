@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
-
-import ipywidgets
 
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.loop_order import (
@@ -20,24 +17,23 @@ from fa_kernels.figures.loop_order import (
     missing,
     order_at,
 )
+from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_sram_kib, ratio_text
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import default_device
-from fa_kernels.widgets.live_figure import LiveFigure
-from fa_kernels.widgets.text import html_table, labels
-from fa_kernels.widgets.traffic_ways import (
+from fa_kernels.widgets.setting import (
     HEAD_DIMS,
-    LEAST_WIDTH,
-    SEQLENS,
     SRAM_KIB,
     Setting,
     dtype_choice,
     number_knob,
     numbers_of,
 )
+from fa_kernels.widgets.setting_view import SettingView
+from fa_kernels.widgets.text import html_table, labels
 
 #: The N that sentences without a record speak about.
 _SAID_AT = 4096
@@ -108,50 +104,29 @@ def caption(found: Sequence[OrderAt]) -> str:
     )  # fmt: skip
 
 
-class LoopOrder(ipywidgets.VBox):
-    """Sentence, knobs, figure and table, kept in step."""
+class LoopOrder(SettingView):
+    """Both effects over N."""
+
+    section, mark = "loop_order", "order"
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
-        self._text, self._device, self._numbers = labels("loop_order"), device, numbers
-        ways = labels("traffic_ways")
-        self.head_dim = number_knob(ways, "head_dim", HEAD_DIMS, setting.d, checked_head_dim)
-        self.sram = number_knob(ways, "sram", SRAM_KIB, setting.M_kib, checked_sram_kib)
-        self.dtype = dtype_choice(ways, setting.dtype, ["fp16", "bf16", "fp32"])
-        self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
-        for knob in (self.head_dim, self.sram):
-            knob.observe(lambda change: self.update(change.owner.stamp), "value")
-        self.dtype.observe(lambda change: self.update(), "value")
-        self._draw(setting, 0.0)
-        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
-        super().__init__(
-            [
-                self.sentence,
-                ipywidgets.HBox([self.head_dim, self.sram, self.dtype], layout=row),
-                self.message,
-                self.figure,
-                self.table,
-            ]
-        )
+        self.head_dim = number_knob("head_dim", HEAD_DIMS, setting.d, checked_head_dim)
+        self.sram = number_knob("sram", SRAM_KIB, setting.M_kib, checked_sram_kib)
+        self.dtype = dtype_choice(setting.dtype)
+        controls = (self.head_dim, self.sram, self.dtype)
+        super().__init__(setting, device, numbers, controls)
 
-    def update(self, stamp: float = 0.0) -> None:
-        """Follow the controls; where that cannot be computed, say why and keep what is there."""
-        sizes = (_SAID_AT, self.head_dim.value, self.sram.value, self.dtype.value)
-        try:
-            self._draw(Setting(*sizes), stamp)
-        except ValueError as error:
-            self.figure.stale, text = True, escape(str(error))
-            self.message.value = f'<div class="falab-message" role="alert">{text}</div>'
-        else:
-            self.figure.stale, self.message.value = False, ""
+    @property
+    def setting(self) -> Setting:
+        """What the controls show now."""
+        return Setting(_SAID_AT, self.head_dim.value, self.sram.value, self.dtype.value)
 
-    def _draw(self, setting: Setting, stamp: float) -> None:
-        found = orders(setting, self._device, self._numbers)
+    def draw(self, setting: Setting, stamp: float) -> None:
+        """Compute and show a setting."""
+        found = orders(setting, self.device, self.numbers)
         said = takeaway(found)
-        alt = self._text["figure"].format(sentence=said)
-        self.figure.show(loop_order_spec(found, self._text), alt, stamp)
-        self.sentence.value = f'<div class="falab-sentence" data-fa-order>{escape(said)}</div>'
-        self.table.value = order_table(found)
+        alt = self.text["figure"].format(sentence=said)
+        self.show(loop_order_spec(found, self.text), alt, said, order_table(found), stamp)
 
 
 def loop_order(

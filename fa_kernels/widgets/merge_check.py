@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_kernels.problem import checked_int
 from fa_kernels.reference.online_softmax import OnlineSoftmax
-from fa_kernels.widgets.stepper import LIMIT, as_text, scientific, softmax_output
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.seed import checked_seed
+from fa_kernels.widgets.text import html_table, labels, scientific, text_table
+from fa_kernels.widgets.whole_row import LIMIT, softmax_output
 
-MAX_KEYS = 4096
+MAX_KEYS, MAX_TRIES = 4096, 10000
 HEAD_DIM = 4
 
 
@@ -61,7 +63,7 @@ class MergeCheck:
         return f"{text['caption'].format(keys=self.keys, sizes=sizes)} {verdict}"
 
     def __str__(self) -> str:
-        return as_text(self.caption(), self.cells())
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
@@ -76,19 +78,17 @@ def merge_check(keys: int = 64, parts: int = 6, tries: int = 100, seed: int = 0)
     Args:
         keys: scores in the row, at most 4096.
         parts: number of parts, at least 2 and at most `keys`.
-        tries: random orders and random trees of merges, each.
+        tries: random orders and random trees of merges, each; at most 10000.
         seed: of scores, values, cuts and orders.
 
     Raises:
         ValueError: a bad value; value, limit and remedy.
     """
     text = labels("merge")
-    if not 2 <= keys <= MAX_KEYS:
-        raise ValueError(text["bad_keys"].format(keys=keys, limit=MAX_KEYS))
-    if not 2 <= parts <= keys:
-        raise ValueError(text["bad_parts"].format(parts=parts, keys=keys))
-    if tries < 1:
-        raise ValueError(text["bad_tries"].format(tries=tries))
+    keys = checked_int("keys", keys, 2, MAX_KEYS, text["fewer_keys"])
+    parts = checked_int("parts", parts, 2, keys, text["fewer_parts"])
+    tries = checked_int("tries", tries, 1, MAX_TRIES, text["fewer_tries"])
+    seed = checked_seed(seed)
     rng = np.random.default_rng(seed)
     s, v = 3.0 * rng.standard_normal(keys), rng.uniform(-1, 1, (keys, HEAD_DIM))
     cuts = [0, *sorted(rng.choice(keys - 1, parts - 1, replace=False) + 1), keys]

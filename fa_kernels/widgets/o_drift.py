@@ -16,12 +16,14 @@ from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.measure.check import EPS
 from fa_kernels.problem import DTYPE_FROM_SHORT, AttentionProblem, checked_int
 from fa_kernels.session import Session, in_use
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import MAX_BLOCK, Tiling
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.live_figure import LiveFigure
+from fa_kernels.widgets.seed import checked_seed
+from fa_kernels.widgets.setting import numbers_of
+from fa_kernels.widgets.setting_view import LEAST_WIDTH
 from fa_kernels.widgets.text import html_table, labels
-from fa_kernels.widgets.traffic_ways import LEAST_WIDTH, numbers_of
 
 ROWS, HEAD_DIM, MAX_KEYS = 32, 64, 16384
 
@@ -37,25 +39,35 @@ def dtypes() -> dict[str, np.dtype]:
 def drift_in(
     short: str, dtype: np.dtype, keys: int, numbers: RecordedNumbers, seed: int = 0
 ) -> Drift:
-    """Both variants on the same rows and keys, cut into 1, 2, 4 ... passes of at least 8 keys."""
+    """Both variants on the same rows and keys, cut into more and more passes (`tile_lengths`)."""
     name = DTYPE_FROM_SHORT[short]
     problem = AttentionProblem(1, 1, ROWS, keys, HEAD_DIM, name)
     rng = np.random.default_rng(seed)
     q, k, v = (rng.standard_normal((1, 1, n, HEAD_DIM)).astype(dtype) for n in (ROWS, keys, keys))
     truth = attention_in_float64(q, k, v, problem.scale)
-    passes = [2**e for e in range(12) if 2**e * 8 <= keys]
     errors: dict[str, list[float]] = {variant: [] for variant in CARRIED}
-    bound = []
+    passes, bound = [], []
     largest_v = float(np.abs(v.astype(np.float64)).max())
-    for count in passes:
-        tiling = Tiling(ROWS, -(-keys // count))
+    for block_n in tile_lengths(keys):
+        tiling = Tiling(ROWS, block_n)
         for variant, line in errors.items():
             out = VARIANTS[variant].reference(q, k, v, problem, tiling)[0]
             line.append(float(np.abs(out.astype(np.float64) - truth).max()))
         roundings = VARIANTS[NARROW].roundings(problem, tiling)
+        passes.append(roundings)
         bound.append(roundings * EPS[name] / 2 * largest_v)
     recorded = {variant: recorded_errors(variant, name, keys, numbers) for variant in CARRIED}
     return Drift(short, passes, errors, bound, recorded)
+
+
+def tile_lengths(keys: int) -> list[int]:
+    """Lengths of the tiles of K and V that cut `keys` into 1, 2, 4 ... tiles of at least 8 keys.
+
+    A tile has at most `MAX_BLOCK` keys, so that longer sequences start at more tiles; where a
+    length does not divide `keys`, there may be fewer tiles than asked for.
+    """
+    counts = [2**e for e in range(12) if 2**e * 8 <= keys]
+    return [n for count in counts if (n := -(-keys // count)) <= MAX_BLOCK]
 
 
 def attention_in_float64(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
@@ -140,7 +152,7 @@ def o_drift(
 
     Args:
         keys: the sequence length of K and V, 8 to 16384.
-        seed: of the inputs.
+        seed: of the inputs, 0 to 2^32 - 1.
         device, session: as `traffic_ways`.
 
     Raises:
@@ -150,6 +162,7 @@ def o_drift(
     used = in_use(session)
     text = labels("o_drift")
     keys = checked_int("keys", keys, 8, MAX_KEYS, "4096 takes about a second.")
+    seed = checked_seed(seed)
     slug = default_device(used) if device is None else find_device(device).slug
     numbers = numbers_of(used, slug)
     drifts = [drift_in(name, dtype, keys, numbers, seed) for name, dtype in dtypes().items()]

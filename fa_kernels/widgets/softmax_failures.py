@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
 
 import ipywidgets
@@ -18,8 +19,8 @@ from fa_kernels.figures.softmax_range import (
 )
 from fa_kernels.reference.online_softmax import OnlineSoftmax
 from fa_kernels.widgets.live_figure import LiveFigure
-from fa_kernels.widgets.stepper import scientific, softmax_output
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.text import html_table, labels, scientific
+from fa_kernels.widgets.whole_row import softmax_output
 
 KEYS, HEAD_DIM, BLOCK_N = 64, 4, 16
 #: Largest scores that are tried, and how many of them below and above 0.
@@ -122,9 +123,39 @@ def sentence(ranges: Sequence[SoftmaxRange]) -> str:
         text["range"].format(dtype=r.dtype, low=f"{r.zero_at:.3g}", high=f"{r.overflow_at:.3g}")
         for r in ranges
     ]
-    # In float64 the whole-row softmax is the truth itself: its error is 0 by definition.
-    worst = max(r.errors[ONLINE] / r.errors[SAFE] for r in ranges if r.errors[SAFE] > 0)
-    return text["sentence"].format(ranges="; ".join(parts), worst=f"{worst:.1f}").replace("-", "−")
+    words = text["sentence"].format(ranges="; ".join(parts), costs=_costs(ranges))
+    return str(words).replace("-", "−")
+
+
+def _costs(ranges: Sequence[SoftmaxRange]) -> str:
+    """The error of the online softmax beside that of the whole row, in words, dtype by dtype."""
+    text = labels("softmax")
+    found: dict[str, list[str]] = {}
+    for r in ranges:
+        online, whole = r.errors[ONLINE], r.errors[SAFE]
+        if online <= whole:
+            said = text["cost_none"]
+        elif whole > 0:
+            said = text["cost_times"].replace(
+                "{times}", f"{math.ceil(100 * online / whole) / 100:g}"
+            )
+        else:  # the whole row in float64 is the truth itself: its error is 0 by definition
+            bits = math.ceil(online / last_bit(dtypes()[r.dtype]))
+            said = text["cost_bit" if bits == 1 else "cost_bits"].replace("{bits}", str(bits))
+        found.setdefault(said, []).append(r.dtype)
+    return ", and ".join(said.format(dtypes=_listed(names)) for said, names in found.items())
+
+
+def last_bit(dtype: np.dtype) -> float:
+    """The distance from 1 to the next number of a dtype; NumPy's finfo does not know bf16."""
+    bit = 1.0
+    while float(np.array(1 + bit / 2).astype(dtype)) > 1:
+        bit /= 2
+    return bit
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def softmax_failures() -> ipywidgets.VBox:

@@ -6,9 +6,7 @@ scores come back. The page's numbers are those of `reference.online_softmax.Onli
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,26 +16,31 @@ import traitlets
 
 from fa_kernels.reference.online_softmax import OnlineSoftmax
 from fa_kernels.widgets.live_figure import STATIC
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.stepper_input import (
+    BLOCK_SIZES,
+    MASKED,
+    MAX_KEYS,
+    MAX_SCORE,
+    checked_block,
+    checked_scores,
+    checked_values,
+    from_cell,
+    to_cell,
+)
+from fa_kernels.widgets.text import html_table, labels, scientific, text_table
+from fa_kernels.widgets.whole_row import LIMIT, softmax_output
 
 #: One module of the page, in four files: numbers, words, picture, and what a reader does.
 SCRIPTS = ("stepper_steps.js", "stepper_words.js", "stepper_picture.js", "stepper.js")
-#: Largest difference between acc / l and the softmax of the prefix, in float64, with values near 1.
-LIMIT = 1e-14
-#: Scores beyond this say nothing more: exp of a difference of 1000 is 0 in float64.
-MAX_SCORE = 1000.0
-MAX_KEYS = 12
-BLOCK_SIZES = (1, 2, 4)
 
-_MASKED = -math.inf
 #: Name in the labels -> the scores of one query row.
 PRESETS: dict[str, tuple[float, ...]] = {
     "growing": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5),
     "falling": (3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0),
     "overflow": (2.0, 4.0, 8.0, 6.0, 12.0, 10.0, 14.0, 13.0),
-    "masked_block": (_MASKED, _MASKED, _MASKED, _MASKED, 1.0, 2.0, 0.5, _MASKED),
+    "masked_block": (MASKED, MASKED, MASKED, MASKED, 1.0, 2.0, 0.5, MASKED),
     "equal": (1.0,) * 8,
-    "masked_row": (_MASKED,) * 8,
+    "masked_row": (MASKED,) * 8,
 }
 #: Where the values v_j lie in the plane: on a ring, so that the output is seen to move.
 _ANGLES = np.arange(MAX_KEYS) * 2.4
@@ -59,27 +62,6 @@ CODE = (
 )
 
 
-def checked_scores(scores: Sequence[float]) -> list[float]:
-    """Scores of one row as floats; -inf masks a key.
-
-    Raises:
-        ValueError: too few or too many, or one that is no score; value, limit and remedy.
-    """
-    text = labels("stepper")
-    found = [float(score) for score in scores]
-    if not 1 <= len(found) <= MAX_KEYS:
-        raise ValueError(text["bad_count"].format(count=len(found), limit=MAX_KEYS))
-    for number, score in enumerate(found, 1):
-        if score != _MASKED and not abs(score) <= MAX_SCORE:
-            raise ValueError(text["bad_score"].format(number=number, score=score, limit=MAX_SCORE))
-    return found
-
-
-def to_cell(score: float) -> str:
-    """A score as the page takes and gives it: JSON has no infinity, and text keeps every bit."""
-    return "-inf" if score == _MASKED else repr(score).removesuffix(".0")
-
-
 class Stepper(anywidget.AnyWidget):
     """The widget. `cells` are the scores as text, written by the page when the reader edits."""
 
@@ -95,14 +77,41 @@ class Stepper(anywidget.AnyWidget):
     limit = traitlets.Float(LIMIT).tag(sync=True)
     max_score = traitlets.Float(MAX_SCORE).tag(sync=True)
 
+    # What a page or a notebook sets is checked as the arguments are: a block of no keys would keep
+    # the page's loop over blocks from ever ending.
+
+    @traitlets.validate("block_n")
+    def _block_offered(self, proposal: Any) -> Any:
+        return _as_trait_error(checked_block, proposal["value"])
+
+    @traitlets.validate("cells")
+    def _scores_fit(self, proposal: Any) -> Any:
+        cells = proposal["value"]
+        _as_trait_error(checked_scores, [from_cell(cell) for cell in cells])
+        if len(cells) != len(self.values):
+            text = labels("stepper")["bad_cells"]
+            raise traitlets.TraitError(text.format(count=len(cells), keys=len(self.values)))
+        return cells
+
+    @traitlets.validate("values")
+    def _values_fit(self, proposal: Any) -> Any:
+        return _as_trait_error(checked_values, proposal["value"], len(self.cells))
+
     @property
     def scores(self) -> np.ndarray:
         """The scores as they stand in the page now, (keys,) float64."""
-        return np.array([float(cell) for cell in self.cells])
+        return np.array([from_cell(cell) for cell in self.cells])
 
     def check(self) -> StepperCheck:
         """What `OnlineSoftmax` makes of the scores in the page, block by block."""
         return check_steps(self.scores, np.array(self.values), self.block_n)
+
+
+def _as_trait_error(check: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return check(*arguments)
+    except ValueError as error:
+        raise traitlets.TraitError(str(error)) from None
 
 
 def stepper(
@@ -124,15 +133,15 @@ def stepper(
         ValueError: a bad value; value, limit and remedy.
     """
     text = labels("stepper")
-    if preset not in PRESETS:
+    if isinstance(preset, (list, tuple, np.ndarray)):
+        row = ", ".join(str(score) for score in preset)
+        raise ValueError(text["preset_is_row"].format(row=f"[{row}]"))
+    if not isinstance(preset, str) or preset not in PRESETS:
         known = ", ".join(map(repr, PRESETS))
         raise ValueError(text["bad_preset"].format(preset=preset, known=known))
-    if block_n not in BLOCK_SIZES:
-        raise ValueError(text["bad_block"].format(block=block_n, known="1, 2, 4"))
+    block_n = checked_block(block_n)
     row = checked_scores(PRESETS[preset] if scores is None else scores)
-    plane = np.array(VALUES[: len(row)] if values is None else values, np.float64)
-    if plane.shape != (len(row), 2) or not np.all(np.abs(plane) <= 1):
-        raise ValueError(text["bad_values"].format(shape=plane.shape, keys=len(row)))
+    plane = checked_values(VALUES[: len(row)] if values is None else values, len(row))
     choices = [
         {"name": name, "cells": [to_cell(s) for s in row_], **text["presets"][name]}
         for name, row_ in PRESETS.items()
@@ -140,7 +149,7 @@ def stepper(
     ]
     return Stepper(
         cells=[to_cell(score) for score in row],
-        values=plane.tolist(),
+        values=plane,
         block_n=block_n,
         presets=choices,
         code=[list(line) for line in CODE],
@@ -186,34 +195,11 @@ class StepperCheck:
         )
 
     def __str__(self) -> str:
-        return as_text(self.caption(), self.cells())
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
         return html_table("steps", self.caption(), head, body, css="falab-table falab-dense")
-
-
-def as_text(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells in columns, for a terminal."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join([caption, *(re.sub(r" +$", "", line) for line in lines)])
-
-
-def scientific(difference: float) -> str:
-    """A difference as text: "5.6e-17", or "0" where there is none at all."""
-    return f"{difference:.1e}" if difference else "0"
-
-
-def softmax_output(s: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """softmax(s) @ v of a whole row with its maximum subtracted: (keys,), (keys, d) -> (d,).
-
-    0 where every key is masked.
-    """
-    if s.max(initial=_MASKED) == _MASKED:
-        return np.zeros(v.shape[-1], v.dtype)
-    e = np.exp(s - s.max())
-    return (e @ v) / e.sum()
 
 
 def check_steps(s: np.ndarray, v: np.ndarray, block_n: int) -> StepperCheck:

@@ -1,4 +1,4 @@
-"""The widgets' texts, by language, from labels/<language>.toml."""
+"""The widgets' texts, by language, from labels/<language>.toml, and tables of text."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def html_table(
         f'<table {style}data-fa-table="{name}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def text_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """Cells as columns of text, for a terminal; the first row holds the heads."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join([caption, *(line.rstrip(" ") for line in lines)])
+
+
+def scientific(difference: float) -> str:
+    """A difference as text: "5.6e-17", or "0" where there is none at all."""
+    return f"{difference:.1e}" if difference else "0"
 
 
 @cache

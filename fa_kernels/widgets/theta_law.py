@@ -11,7 +11,7 @@ from fa_kernels.figures.theta_law import Growth, Slope, ThetaLaw, exponents
 from fa_kernels.figures.theta_law import theta_law as fit
 from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.explorer_point import opening_settings, point_of
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.text import html_table, labels, text_table
 
 _POWER = re.compile(r"\^(−?\d+\.\d+)")
 
@@ -58,10 +58,7 @@ class ThetaTable:
         return _POWER.sub(r"<sup>\1</sup>", plain)
 
     def __str__(self) -> str:
-        rows = self.cells()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self.caption(), *(line.rstrip() for line in lines)])
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         return self.html()

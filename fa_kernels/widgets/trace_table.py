@@ -6,11 +6,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fa_kernels.measure.traces import TraceError, TraceProblem, differences, recorded
+from fa_kernels.measure.traces import (
+    MAX_HEAD_DIM,
+    MAX_SEQLEN,
+    TraceError,
+    TraceProblem,
+    differences,
+    recorded,
+)
+from fa_kernels.problem import checked_int
 from fa_kernels.session import Session, in_use
+from fa_kernels.tiling import MAX_BLOCK
 from fa_kernels.trace import Trace
-from fa_kernels.widgets.stepper import as_text, scientific
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.seed import checked_seed
+from fa_kernels.widgets.text import html_table, labels, scientific, text_table
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,30 @@ class TraceTable:
         return " ".join(parts)
 
     def __str__(self) -> str:
-        return as_text(self.caption(), self.cells())
+        return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
         head, *body = self.cells()
         return html_table("trace", self.caption(), head, body, css="falab-table falab-dense")
+
+
+def checked_problem(
+    N: object, d: object, row: object, block_m: object, block_n: object, seed: object, variant: str
+) -> TraceProblem:
+    """The arguments of `trace_table` as whole numbers.
+
+    Raises:
+        ValueError: one that is none, or out of range; value, limit and remedy.
+    """
+    words = labels("trace")
+    seqlen = checked_int("N", N, 1, MAX_SEQLEN, words["other_seqlen"])
+    head_dim = checked_int("d", d, 1, MAX_HEAD_DIM, words["other_head_dim"])
+    which = checked_int("row", row, 0, seqlen - 1, words["other_row"])
+    rows, keys = (
+        checked_int(name, block, 1, MAX_BLOCK, words["other_block"])
+        for name, block in (("block_m", block_m), ("block_n", block_n))
+    )
+    return TraceProblem(seqlen, head_dim, which, rows, keys, checked_seed(seed), variant)
 
 
 def trace_table(
@@ -96,7 +124,7 @@ def trace_table(
         TypeError: `session` is not one.
     """
     used, text = in_use(session), labels("trace")
-    problem = TraceProblem(N, d, row, block_m, block_n, seed, variant)
+    problem = checked_problem(N, d, row, block_m, block_n, seed, variant)
     numpy_ = problem.trace("numpy")
     if used.backend == "cuda":
         cuda = problem.trace("cuda")

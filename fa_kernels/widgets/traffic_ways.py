@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from html import escape
-from typing import Any
-
-import ipywidgets
 
 from fa_kernels.device import device as find_device
+from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import (
     Point,
     checked_head_dim,
     checked_seqlen,
     checked_sram_kib,
-    device_words,
     ratio_text,
 )
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
@@ -31,76 +27,27 @@ from fa_kernels.figures.traffic_ways import (
     traffic_ways_spec,
 )
 from fa_kernels.masks import matmul_flops
-from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, dtype_name
+from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.session import Session, in_use
-from fa_kernels.tiling import Tiling, refuse_smem
+from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB, traffic
 from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.explorer_point import default_device
-from fa_kernels.widgets.knob import Knob
-from fa_kernels.widgets.live_figure import LiveFigure
+from fa_kernels.widgets.refused import limit_words
+from fa_kernels.widgets.setting import (
+    HEAD_DIMS,
+    SRAM_KIB,
+    Setting,
+    dtype_choice,
+    number_knob,
+    numbers_of,
+)
+from fa_kernels.widgets.setting_view import Control, SettingView
 from fa_kernels.widgets.text import html_table, labels
 
-SEQLENS = tuple(2**e for e in range(7, 17))
-HEAD_DIMS = (16, 32, 64, 96, 128, 192, 256)
-SRAM_KIB = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 #: The variant that the sentence is about: the one that keeps most on chip.
 SAID = "flash_q_outer"
-#: In px: these figures are readable narrower than the explorer, so that a projector's large
-#: letters do not make the page scroll sideways.
-LEAST_WIDTH = 800
-#: Value of the dropdown's first line; None would leave the closed dropdown blank.
-_NO_PRESET = ""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the controls show; `batch_heads` is None for the grid's 16384 tokens of width 2048."""
-
-    N: int
-    d: int
-    M_kib: int
-    dtype: str
-    batch_heads: tuple[int, int] | None = None
-
-    @classmethod
-    def of(cls, N: object, d: object, M_kib: object, dtype: object) -> Setting:
-        """Checked arguments.
-
-        Raises:
-            ValueError: a bad value; value, limit and remedy.
-        """
-        short = SHORT_DTYPE[dtype_name(dtype)]
-        return cls(checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib), short)
-
-    def point(self, device: str) -> Point:
-        """The point on a device. Models need no launch: a launch that device refuses is one, too.
-
-        Raises:
-            ValueError: tiles or sizes out of range; value, limit and remedy.
-        """
-        name = DTYPE_FROM_SHORT[self.dtype]
-        problem = AttentionProblem.of_tokens(self.N, self.d, name)
-        if self.batch_heads is not None:
-            batch, heads = self.batch_heads
-            problem = replace(problem, batch=batch, nheads=heads, nheads_kv=heads)
-        tiling = Tiling.from_sram(self.M_kib * KIB, self.d, name).clipped(self.N, self.N)
-        return Point(problem, self.M_kib * KIB, tiling, find_device(device))
-
-
-def refused(point: Point) -> list[str]:
-    """Labels of the variants that the point's device cannot launch with these tiles."""
-    found = []
-    for variant in VARIANTS.values():
-        limit = point.device.smem_per_block_bytes
-        sizes = (point.tiling, point.problem.head_dim, point.problem.dtype)
-        if point.problem.dtype not in variant.dtypes:
-            continue
-        try:
-            refuse_smem(point.plan(variant).layout, *sizes, limit, point.device.name)
-        except (ValueError, NotImplementedError):
-            found.append(variant.label)
-    return found
 
 
 def presets(numbers: RecordedNumbers) -> list[tuple[str, Setting]]:
@@ -138,12 +85,28 @@ def takeaway(point: Point, rows: Sequence[Ways]) -> str:
         label=VARIANTS[SAID].label, launched=traffic(ways.bytes[LAUNCHED] or 0), q_tiles=q_tiles
     )
     if ways.l2_share is None or ways.reads is None:
-        return f"{first} {text['unknown'].format(compulsory=traffic(ways.compulsory_bytes))}"
+        return f"{first} {_without_l2(ways)}"
     read, once = ways.reads[1], point.problem.q_bytes + 2 * point.problem.kv_bytes
     second = text["answered"].format(
         share=f"{100 * ways.l2_share:.0f}", dram=traffic(read), ratio=ratio_text(read / once)
     )
     return f"{first} {second}"
+
+
+def _without_l2(ways: Ways) -> str:
+    """How much of what is asked for DRAM moved, or that nobody counted it."""
+    text, launched, moved = (
+        labels("traffic_ways")["takeaway"],
+        ways.bytes[LAUNCHED],
+        ways.bytes[DRAM],
+    )
+    if moved is None or not launched:
+        return str(text["unknown"]).format(compulsory=traffic(ways.compulsory_bytes))
+    share = 100 * moved / launched
+    return str(text["dram" if moved < launched else "dram_all"]).format(
+        dram=traffic(moved), launched=traffic(launched), label=VARIANTS[ways.variant].label,
+        share=f"{share:.0f}" if share >= 1 else f"{share:.1g}",
+    )  # fmt: skip
 
 
 def ways_table(point: Point, rows: Sequence[Ways]) -> str:
@@ -170,11 +133,12 @@ def caption(point: Point, rows: Sequence[Ways]) -> str:
     text = labels("traffic_ways")
     sources = [text["source_models"]]
     bare = any(DRAM in row.runs and not row.written_back for row in rows)
-    hardware = "hardware_bare" if bare else "hardware"
-    for name, ways in (("counted", (COUNTED,)), (hardware, (L2, DRAM))):
-        runs = sorted({row.runs[way] for row in rows for way in ways if way in row.runs})
-        found = text[f"source_{name}"].format(runs=", ".join(runs))
-        sources.append(found if runs else text[f"missing_{name.removesuffix('_bare')}"])
+    for way in (COUNTED, L2, DRAM):
+        found = [row.runs[way] for row in rows if way in row.runs]
+        name = f"source_{way}_bare" if way == DRAM and bare else f"source_{way}"
+        said = text[name if found else f"missing_{way}"].format(runs=", ".join(sorted({*found})))
+        some = found and len(found) < len(rows)
+        sources.append(f"{said}, {text['source_some']}" if some else said)
     return str(text["caption"]).format(
         problem=point.problem.describe(),
         sram=point.sram_kib,
@@ -183,66 +147,26 @@ def caption(point: Point, rows: Sequence[Ways]) -> str:
     )
 
 
-def number_knob(
-    text: Mapping[str, Any],
-    name: str,
-    values: Sequence[int],
-    value: int,
-    check: Callable[[object], int],
-) -> Knob:
-    """A knob named and described by a widget's labels."""
-    return Knob(
-        check=check, label=text[name], description=text[f"{name}_description"],
-        unit=text.get(f"{name}_unit", ""), values=list(values), value=value,
-    )  # fmt: skip
+class TrafficWays(SettingView):
+    """The five ways; `point` is what they show."""
 
-
-def dtype_choice(text: Mapping[str, Any], value: str, options: Sequence[str]) -> Any:
-    """A dropdown of io dtypes by short name."""
-    return ipywidgets.Dropdown(
-        options=list(options), value=value, description=text["dtype"],
-        layout=ipywidgets.Layout(width="120px"), style={"description_width": "initial"},
-    )  # fmt: skip
-
-
-class TrafficWays(ipywidgets.VBox):
-    """Sentence, knobs, figure and table, kept in step; `point` is what they show."""
+    section, mark = "traffic_ways", "ways"
+    point: Point
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
-        self._text, self._device, self._numbers = labels("traffic_ways"), device, numbers
+        text = labels(self.section)
         self._quiet, self._batch_heads = False, setting.batch_heads
-        self.point = setting.point(device)
-        text = self._text
-        self.seqlen = number_knob(text, "seqlen", SEQLENS, setting.N, checked_seqlen)
-        self.head_dim = number_knob(text, "head_dim", HEAD_DIMS, setting.d, checked_head_dim)
-        self.sram = number_knob(text, "sram", SRAM_KIB, setting.M_kib, checked_sram_kib)
-        self.dtype = dtype_choice(text, setting.dtype, ["fp16", "bf16", "fp32"])
+        self.seqlen = number_knob("seqlen", SEQLENS, setting.N, checked_seqlen)
+        self.head_dim = number_knob("head_dim", HEAD_DIMS, setting.d, checked_head_dim)
+        self.sram = number_knob("sram", SRAM_KIB, setting.M_kib, checked_sram_kib)
+        self.dtype = dtype_choice(setting.dtype)
         found = presets(numbers)
-        first = (text["presets_choose" if found else "presets_none"], _NO_PRESET)
-        self.preset = ipywidgets.Dropdown(
-            options=[first, *found], value=_NO_PRESET, disabled=not found,
-            description=text["presets"],
-            layout=ipywidgets.Layout(width="430px"), style={"description_width": "initial"},
-        )  # fmt: skip
-        self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
-        for knob in (self.seqlen, self.head_dim):
-            knob.observe(lambda change: self._resized(change.owner.stamp), "value")
-        self.sram.observe(lambda change: self.update(change.owner.stamp), "value")
-        self.dtype.observe(lambda change: self._resized(0.0), "value")
-        self.preset.observe(lambda change: self.apply(change.new), "value")
-        self._draw(self.point, 0.0)
-        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
-        knobs = [self.seqlen, self.head_dim, self.sram]
-        super().__init__(
-            [
-                self.sentence,
-                ipywidgets.HBox([*knobs, self.dtype, self.preset], layout=row),
-                self.message,
-                self.figure,
-                self.table,
-            ]
-        )
+        first = (text["presets_choose" if found else "presets_none"], None)
+        self.preset = Choice(text["presets"], [first, *found], None)
+        self.preset.disabled = not found
+        self.preset.observe(lambda change: self.apply(change.new, self.preset.stamp), "value")
+        controls = (self.seqlen, self.head_dim, self.sram, self.dtype)
+        super().__init__(setting, device, numbers, controls, [self.preset])
 
     @property
     def setting(self) -> Setting:
@@ -250,65 +174,43 @@ class TrafficWays(ipywidgets.VBox):
         sizes = (self.seqlen.value, self.head_dim.value, self.sram.value, self.dtype.value)
         return Setting(*sizes, self._batch_heads)
 
-    def apply(self, setting: Setting | str) -> None:
-        """Set every control at once; the dropdown's first line, which is none, changes nothing."""
-        if not isinstance(setting, Setting):
+    def apply(self, setting: Setting | None, stamp: float = 0.0) -> None:
+        """Set every control at once; the list's first line, which is none, changes nothing."""
+        if setting is None:
             return
         self._quiet = True
         try:
             self._batch_heads = setting.batch_heads
-            self.seqlen.value, self.head_dim.value = setting.N, setting.d
-            self.sram.value, self.dtype.value = setting.M_kib, setting.dtype
+            for knob, value in (
+                (self.seqlen, setting.N), (self.head_dim, setting.d), (self.sram, setting.M_kib)
+            ):  # fmt: skip
+                knob.error, knob.value = "", value
+            self.dtype.value = setting.dtype
         finally:
             self._quiet = False
-        self.update()
+        self.update(stamp)
 
-    def update(self, stamp: float = 0.0) -> None:
-        """Follow the controls; where that cannot be computed, say why and keep what is there."""
+    def moved(self, control: Control) -> None:
+        """Another N, d or dtype: the grid's batch again; not while a preset is being applied."""
         if self._quiet:
             return
-        setting = self.setting
-        if self.preset.value not in (_NO_PRESET, setting):
-            self.preset.value = _NO_PRESET  # it is not what is shown any more
-        try:
-            self._draw(setting.point(self._device), stamp)
-        except ValueError as error:
-            self._complain(self._text["kept"].format(sentence=error))
-        else:
-            self._complain("")
+        if control is not self.sram:
+            self._batch_heads = None
+        if self.preset.value not in (None, self.setting):
+            self.preset.value = None  # it is not what is shown any more
+        self.update(control.stamp)
 
-    def _resized(self, stamp: float) -> None:
-        if not self._quiet:
-            self._batch_heads = None  # another N, d or dtype: the grid's batch again
-            self.update(stamp)
-
-    def _draw(self, point: Point, stamp: float) -> None:
-        rows = all_ways(point, self._numbers)
+    def draw(self, setting: Setting, stamp: float) -> None:
+        """Compute and show a setting."""
+        point = setting.point(self.device)
+        rows = all_ways(point, self.numbers)
         said = takeaway(point, rows)
-        alt = self._text["figure"].format(sentence=said)
-        self.figure.show(traffic_ways_spec(rows, self._text), alt, stamp)
-        self.sentence.value = f'<div class="falab-sentence" data-fa-ways>{escape(said)}</div>'
-        names = refused(point)
-        note = ""
-        if names:
-            note = self._text["device_limit"].format(
-                device=device_words(point.device), names=", ".join(names)
-            )
-            note = f'<div class="falab-note">{escape(note)}</div>'
-        self.table.value = ways_table(point, rows) + note
+        alt = self.text["figure"].format(sentence=said)
+        table = ways_table(point, rows)
+        if note := limit_words(point):
+            table += f'<div class="falab-note">{escape(note)}</div>'
+        self.show(traffic_ways_spec(rows, self.text), alt, said, table, stamp)
         self.point = point
-
-    def _complain(self, text: str) -> None:
-        self.figure.stale = bool(text)
-        for shown in (self.sentence, self.table):
-            (shown.add_class if text else shown.remove_class)("falab-stale")
-        html = f'<div class="falab-message" role="alert" data-fa-message>{escape(text)}</div>'
-        self.message.value = html if text else ""
-
-
-def numbers_of(session: Session, device: str) -> RecordedNumbers:
-    """Every recorded number of a device, the session's run first."""
-    return RecordedNumbers.on(find_device(device), session.run, session.root)
 
 
 def traffic_ways(

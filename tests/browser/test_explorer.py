@@ -71,6 +71,7 @@ def test_the_keyboard_chooses_pattern_and_density(explorer: LabPage) -> None:
         expect(sentence).to_contain_text(f"with {pattern} blocks at s = 0.25")
         expect(figure, pattern).not_to_have_attribute("data-fa-redraws", redraws)
         expect(kept).to_have_count(1)
+    explorer.page.locator(".falab-fold summary").first.click()
     expect(theta).to_contain_text("s / M")
     expect(explorer.page.locator(choice("density")).first).to_be_enabled()
     explorer.press(choice("density"), "ArrowDown", "ArrowDown")
@@ -220,3 +221,116 @@ def test_every_stop_of_m_draws_or_says_why_not(explorer: LabPage) -> None:
     expect(explorer.page.locator(f"{FIGURE} .falab-stale")).to_have_count(1)
     explorer.press(slider("M"), "Home")
     expect(explorer.page.locator(f"{FIGURE} .falab-stale")).to_have_count(0)
+
+
+#: A small laptop; the file browser is open, as JupyterLab opens it.
+SMALL = {"width": 1280, "height": 900}
+#: Words of the figure that are cut off at its edge, or lie on others.
+BAD_WORDS = """figure => {
+  const edge = figure.getBoundingClientRect(), bad = [];
+  const all = [...figure.querySelectorAll(".main-svg text")].flatMap(node => {
+    const lines = [...node.querySelectorAll("tspan.line")];
+    return (lines.length ? lines : [node]).map(n => [n.textContent, n.getBoundingClientRect()]);
+  }).filter(([text, r]) => text.trim() && r.width);
+  all.forEach(([text, a], i) => {
+    if (a.left < edge.left || a.right > edge.right + 1) bad.push(`cut: ${text}`);
+    for (const [other, b] of all.slice(i + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 1 && high > 4) bad.push(`${text} | ${other}`);
+    }
+  });
+  return bad;
+}"""
+
+
+def wait_for_width(lab: LabPage) -> Locator:
+    """The figure once it has been drawn in the width it has now."""
+    figure = drawn(lab)
+    lab.page.wait_for_function(
+        """selector => { const node = document.querySelector(selector);
+        const svg = node.querySelector(".main-svg");
+        return svg && svg.clientWidth >= node.clientWidth; }""",
+        arg=FIGURE,
+    )
+    lab.page.wait_for_timeout(500)
+    return figure
+
+
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_it_fits_beside_the_file_browser(explorer: LabPage, scale: str) -> None:
+    explorer.page.set_viewport_size(SMALL)  # type: ignore[arg-type]
+    explorer.page.locator(choice("scale")).first.select_option(scale)
+    figure = wait_for_width(explorer)
+    assert explorer.page.locator("#jp-left-stack").is_visible(), "the file browser is open"
+    for theme in ("Dark", "Light"):
+        explorer.set_theme(f"JupyterLab {theme}")
+        inner, whole = figure.evaluate("node => [node.clientWidth, node.scrollWidth]")
+        assert inner == whole <= 850
+        assert figure.evaluate(BAD_WORDS) == []
+
+
+def test_narrower_it_scrolls_by_wheel_and_keyboard(explorer: LabPage) -> None:
+    explorer.page.set_viewport_size({"width": 1000, "height": 900})
+    figure = wait_for_width(explorer)
+    inner, whole = figure.evaluate("node => [node.clientWidth, node.scrollWidth]")
+    assert whole > inner + 100, "nothing is clipped away: the rest can be scrolled to"
+    # Playwright's headless Chromium hides scroll bars; ours has a height of its own, so that it is
+    # always there elsewhere.
+    bar = "node => getComputedStyle(node, '::-webkit-scrollbar').height"
+    assert figure.evaluate(bar) == "12px"
+    expect(figure).to_have_attribute("tabindex", "0")
+    figure.focus()
+    explorer.page.keyboard.press("ArrowRight")
+    explorer.page.wait_for_function(f"document.querySelector('{FIGURE}').scrollLeft > 10")
+    explorer.page.set_viewport_size({"width": 1440, "height": 900})
+    expect(figure).not_to_have_attribute("tabindex", "0")
+
+
+def test_presets_say_what_they_are(explorer: LabPage) -> None:
+    for name, about in {
+        "BERT 512": "language model", "GPT-2 1K": "language model", "GPT-2 4K": "language model",
+        "Path-X 16K": "benchmark of the FlashAttention paper: images of 128 x 128",
+        "Path-256 64K": "benchmark of the FlashAttention paper: images of 256 x 256",
+    }.items():  # fmt: skip
+        button = explorer.page.get_by_role("button", name=name).first
+        assert about in (button.get_attribute("title") or ""), name
+
+
+def test_a_refused_m_comes_with_a_button_that_mends_it(explorer: LabPage) -> None:
+    remedy = explorer.page.locator("button", has_text="set M to")
+    said = explorer.page.locator("[data-fa-message]")
+    expect(remedy).to_be_hidden()
+    explorer.page.locator(choice("device")).first.select_option(label="T4")
+    expect(said).to_contain_text("lower M to 54 KiB")
+    expect(remedy).to_have_text("set M to 54 KiB")
+    # From the knobs on by Tab alone.
+    explorer.page.get_by_role("button", name="Reset").first.focus()
+    explorer.page.keyboard.press("Tab")
+    expect(remedy).to_be_focused()
+    explorer.page.keyboard.press("Enter")
+    expect(explorer.page.locator(SENTENCE)).to_contain_text("M = 54 KiB")
+    expect(said).to_have_count(0)
+    expect(remedy).to_be_hidden()
+    # A short sequence has smaller tiles: the same M is no problem there, and nothing is offered.
+    explorer.type_into(box("N"), "16")
+    explorer.type_into(box("M"), "256")
+    expect(explorer.page.locator(SENTENCE)).to_contain_text("M = 256 KiB")
+    expect(remedy).to_be_hidden()
+
+
+def test_the_laws_are_folded_away_until_a_key_opens_them(explorer: LabPage) -> None:
+    table, fold = (explorer.page.locator(s).first for s in ("[data-fa-table=theta]", ".falab-fold"))
+    summary = fold.locator("summary")
+    expect(summary).to_have_text("How the bytes grow (explained in 04, The laws)")
+    expect(table).to_be_hidden()
+    for key in ("Enter", "Space"):
+        explorer.press(".falab-fold summary", key)
+        expect(table).to_be_visible()
+        explorer.press(slider("N"), "ArrowRight")
+        expect(table).to_contain_text("around N = 8192")
+        explorer.press(slider("N"), "ArrowLeft")
+        expect(table).to_contain_text("around N = 4096")
+        explorer.press(".falab-fold summary", key)
+        expect(table).to_be_hidden()
+    assert not explorer.page.locator(".jp-mod-editMode").count(), "Lab took a key for itself"

@@ -362,3 +362,70 @@ def test_nothing_is_cut_off_at_any_width(stepper: LabPage) -> None:
                 && !scrolls(n)).map(n => n.className || n.tagName); }"""
         )
         assert not over, (width, key, over)
+
+
+#: Parts that are wider inside than outside: what a reader must scroll to see.
+SCROLLING = """node => [...node.querySelectorAll(".fs-equation, .fs-code, .fs-scroll")]
+    .filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.className)"""
+
+
+def overlap(lab: LabPage, first: str, second: str) -> list[str]:
+    """Pairs of words that lie on each other."""
+    found: list[str] = root(lab).evaluate(
+        """(node, [first, second]) => {
+            const words = s => [...node.querySelectorAll(s)].filter(n => n.textContent)
+                .map(n => { const r = document.createRange(); r.selectNodeContents(n);
+                    return [n, r.getBoundingClientRect()]; });
+            return words(first).flatMap(([n, a]) => words(second)
+                .filter(([m, b]) => m !== n
+                    && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+                    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2)
+                .map(([m]) => `${n.textContent} | ${m.textContent}`)); }""",
+        [first, second],
+    )
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_code_and_equations_are_whole_and_no_words_collide(stepper: LabPage, width: int) -> None:
+    """With the file browser open, as JupyterLab opens it, in every step of every preset."""
+    lab = stepper
+    lab.page.set_viewport_size({"width": width, "height": 900})
+    for name in PRESETS:
+        choose(lab, "preset", name)
+        root(lab).focus()
+        for step in range(1, LAST + 1):
+            lab.page.keyboard.press("ArrowRight")
+            at(lab, step)
+            where = (width, name, step)
+            assert root(lab).evaluate(SCROLLING) == [], where
+            alpha = ".fs-alpha"
+            assert not overlap(lab, alpha, '[data-fa-title="terms"], .fs-terms b'), where
+        lab.page.wait_for_timeout(400)  # bars grow, and their numbers with them
+        assert not overlap(lab, ".fs-terms b", ".fs-terms b, .fs-sum"), name
+
+
+def test_bars_too_low_to_be_seen_have_no_numbers(stepper: LabPage) -> None:
+    choose(stepper, "preset", "overflow")
+    root(stepper).focus()
+    stepper.page.keyboard.press("End")
+    numbers = stepper.page.locator(f"{STEPPER} .fs-terms b").all_inner_texts()
+    assert numbers == ["", "", "", "", "0.14", "0.018", "1", "0.37"]
+
+
+def test_errors_within_the_rounding_of_fp16_are_called_harmless(stepper: LabPage) -> None:
+    """As soon as one of the two is larger than the last bit near 1, they are compared again."""
+    lab, harmless = stepper, "Both are within fp16's rounding (its last bit is 1e−3 near 1)"
+    for name in ("masked_block", "growing"):
+        choose(lab, "preset", name)
+        root(lab).focus()
+        lab.page.keyboard.press("End")
+        expect(part(lab, "fp16"), name).to_contain_text(harmless)
+    for number in range(1, 9):  # where exp(s) is among fp16's smallest numbers
+        lab.type_into(score(lab, number), f"{-13 - number / 10}")
+    assert 2**-10 < float(root(lab).get_attribute("data-fa-unsafe") or "") < 1
+    expect(part(lab, "fp16")).not_to_contain_text("rounding")
+    choose(lab, "preset", "overflow")
+    root(lab).focus()
+    lab.page.keyboard.press("End")
+    expect(part(lab, "fp16")).to_contain_text("NaN")

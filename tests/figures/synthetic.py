@@ -142,5 +142,5 @@ def row(
         metric=metric, unit="ms" if metric == "latency_ms" else "B",
         p20=low, median=value, p80=high, n=0 if value is None else 12,
         status="does not fit" if value is None else "ok", detail=detail,
-        max_abs_err=None if value is None else 1e-3, block_mask=mask_text(problem.block_mask),
+        max_abs_err=None if value is None else 1e-3, block_mask=mask_text(problem),
     )  # fmt: skip

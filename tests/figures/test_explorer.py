@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.explorer import explorer_figure, explorer_spec
 from fa_kernels.figures.over_seqlen import SEQLENS
-from fa_kernels.figures.panel import LEAST_WIDTH, paper
+from fa_kernels.figures.panel import LEAST_WIDTH, LETTER, MEMORY, RUNTIME, Panel, paper, width_px
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.sparse import CHOICES
@@ -321,6 +322,41 @@ def test_the_note_covers_no_label(h200: Device, measured_run: Run, log: bool) ->
         assert note["x"] + width < min(x for x, _ in ends)
 
 
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize(("n", "d", "kib", "dtype"), POINTS)
+def test_the_words_fit_into_the_narrowest_figure(
+    h200: Device, run: RecordedRun, n: int, d: int, kib: int, dtype: str, log: bool
+) -> None:
+    """A cell of JupyterLab in a window of 1280 px, with the file browser open, has 848 px."""
+    assert LEAST_WIDTH <= 848 - 17, "a scroll bar takes its share"
+    for recorded in (None, run):
+        spec = explorer_spec(Point.of(n, d, kib, dtype, h200), recorded, log=log)
+        text, margin = trace(spec, "words"), spec["layout"]["margin"]
+        for x, y, at, words_ in zip(
+            text["x"], text["y"], text["textposition"], text["text"], strict=True
+        ):
+            if y > 0.52 or not re.match(f"&nbsp;&nbsp;&nbsp;[{GLYPHS}] ", words_):
+                continue
+            assert at == "middle right"
+            left = margin["l"] + x * (LEAST_WIDTH - margin["l"] - margin["r"])
+            long = 5.4 * (len(words_.replace("&nbsp;", "")) + 1.5)
+            # Left of the next panel's axis and its title, or left of the edge.
+            end = LEAST_WIDTH if x > 0.55 else margin["l"] + MEMORY.x[0] * (LEAST_WIDTH - 72) - 45
+            assert left + long <= end, words_
+
+
+def test_long_captions_take_two_lines_and_notes_as_many_as_they_need() -> None:
+    panel = Panel()
+    panel.head(MEMORY, "Title", "lines: model · markers: recorded 20261130-h200 · ✕ does not fit")
+    assert panel.words[1].text.endswith("20261130-h200<br>✕ does not fit")
+    panel.head(MEMORY, "Title", "lines: model · ✕ does not fit")
+    assert "<br>" not in panel.words[3].text
+    panel.note(RUNTIME, "no run; recorded: " + ", ".join(["butterfly 1/4"] * 9), log=True)
+    lines = panel.notes[0]["text"].split("<br>")
+    assert lines[0] == "no run;"
+    assert max(map(len, lines)) * LETTER < width_px(RUNTIME)
+
+
 # -- block-sparse ----------------------------------------------------------------------------------
 
 
@@ -432,3 +468,21 @@ def test_the_naive_rows_are_found_at_every_budget(h200: Device, run: RecordedRun
 def test_bf16_has_its_own_rows(h200: Device, run: RecordedRun) -> None:
     spec = explorer_spec(Point.of(4096, 64, 64, "bfloat16", h200), run)
     assert "no run in bf16; recorded: fp16, fp32" in words(spec)
+
+
+def test_a_series_without_a_row_at_this_length_is_named(h200: Device, measured_run: Run) -> None:
+    """Neither a time nor a reason is there: nothing is interpolated, and nothing is crossed."""
+
+    def lost(row: Row) -> bool:
+        return (row.variant, row.seqlen_q) == ("standard_tiled", 32768)
+
+    def spec_at(n: int, run: Run) -> dict[str, Any]:
+        return explorer_spec(Point.of(n, 64, 64, "float16", h200), RecordedRun(run))
+
+    rows = tuple(row for row in measured_run.rows if not lost(row))
+    gappy = replace(measured_run, rows=rows)
+    spec = spec_at(32768, gappy)
+    assert "no row of standard at N = 32768" in words(spec)
+    assert 32768 not in trace(spec, VARIANTS["standard_tiled"].label, "x3")["x"]
+    for n, run in ((16384, gappy), (65536, gappy), (32768, measured_run), (16384, measured_run)):
+        assert "no row of" not in words(spec_at(n, run)), n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -184,3 +185,21 @@ def test_ratios_read_well(value: float, text: str) -> None:
 @pytest.mark.parametrize("seqlen", [1, 2, 17, 127, 65537, 2**18])
 def test_odd_lengths_work(h200: Device, seqlen: int) -> None:
     assert sentence(Point.of(seqlen, 64, 64, "float16", h200))
+
+
+def test_scores_on_chip_decide_what_is_compulsory(h200: Device) -> None:
+    """Not whether a variant takes a block mask: that is another thing."""
+    point = Point.of(4096, 64, 64, "float16", h200)
+    flash, standard = VARIANTS["flash_q_outer"], VARIANTS["standard_tiled"]
+    least = point.compulsory_bytes(flash)
+    assert point.compulsory_bytes(replace(flash, block_sparse=False)) == least
+    assert point.compulsory_bytes(replace(standard, block_sparse=True)) > least
+    assert point.compulsory_bytes(replace(standard, keeps_scores_on_chip=True)) == least
+
+
+def test_a_refusal_says_why_or_nothing(h200: Device) -> None:
+    flash, naive = VARIANTS["flash_q_outer"], VARIANTS["standard_naive"]
+    problem = AttentionProblem.of_tokens(4096, 256)
+    point = Point(problem, 1024 * 1024, Tiling(256, 512), h200)
+    assert "fp32 registers per thread" in (point.refusal(flash) or "")
+    assert point.refusal(naive) is None

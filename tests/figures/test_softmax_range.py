@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from typing import Any
 
 import plotly.graph_objects as go
 
 from fa_kernels.figures import theme
+from fa_kernels.figures.panel import LEAST_WIDTH
 from fa_kernels.figures.softmax_range import ONLINE, SAFE, UNSAFE, SoftmaxRange, softmax_range_spec
 from fa_kernels.widgets.text import labels
 
@@ -56,3 +60,30 @@ def test_words_on_the_bars_stay_dark_in_the_dark() -> None:
 def test_an_error_of_zero_is_said_and_drawn() -> None:
     (safe,) = [t for t in spec()["data"] if t["name"] == SAFE]
     assert "0" in safe["text"][1].split() and safe["x"][1] > 0
+
+
+def test_the_words_beside_the_widest_bar_have_room() -> None:
+    """In the narrowest figure "NaN ← −745" begins right of the names of the dtypes."""
+    layout, words = spec()["layout"], trace("left")
+    margin, axis = layout["margin"], layout["xaxis"]
+    inner = LEAST_WIDTH - margin["l"] - margin["r"]
+    low, high = axis["range"]
+    start, end = axis["domain"]
+    at = (start + (words["x"][1] - low) / (high - low) * (end - start)) * inner
+    assert at > 7.5 * len(words["text"][1])
+    assert words["cliponaxis"] is False
+
+
+def test_ticks_are_few_enough_to_stand_upright() -> None:
+    layout = spec()["layout"]
+    inner = LEAST_WIDTH - layout["margin"]["l"] - layout["margin"]["r"]
+    for name in ("xaxis", "xaxis2"):
+        axis = layout[name]
+        assert axis["tickangle"] == 0
+        low, high = axis["range"]
+        px = (axis["domain"][1] - axis["domain"][0]) * inner / (high - low)
+        values = [math.log10(x) for x in axis["tickvals"]] if name == "xaxis2" else axis["tickvals"]
+        plain = [re.sub("<.*?>", "", text) for text in axis["ticktext"]]
+        places = zip(values, plain, strict=True)
+        for (a, first), (b, second) in itertools.pairwise(places):
+            assert (b - a) * px > 7.3 * (len(first) + len(second)) / 2, (first, second)

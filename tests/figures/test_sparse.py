@@ -1,52 +1,21 @@
-"""Patterns in closed form, equal to the models that walk a mask: to the byte, over all shapes."""
+"""A point under a block pattern: its plan, its cost, its traffic, and what is refused."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 
-from fa_kernels.block_mask import PATTERNS, BlockMask
+from fa_kernels.block_mask import PATTERNS
 from fa_kernels.device import Device
-from fa_kernels.figures import sparse
 from fa_kernels.figures.point import Point
-from fa_kernels.figures.sparse import Blocks, checked_density, checked_pattern
-from fa_kernels.masks import attended_pairs, matmul_flops
+from fa_kernels.figures.sparse import checked_density, checked_pattern, launched, paper, row_name
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.records import mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.patterns import Blocks
 from fa_kernels.variants import VARIANTS
-
-SEQLENS = (1, 17, 113, 128, 1000, 1023)
-TILES = ((1, 1), (16, 16), (8, 24), (32, 100), (64, 384), (48, 16))
-DENSITIES = (1.0, 1 / 2, 0.3, 1 / 32)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_closed_forms_are_the_models(pattern: str) -> None:
-    for n, tiles, density in itertools.product(SEQLENS, TILES, DENSITIES):
-        tiling = Tiling(*tiles).clipped(n, n)
-        sizes = (n, n, tiling.block_m, tiling.block_n)
-        mask = BlockMask.pattern(pattern, *sizes, density)
-        blocks = Blocks.of(pattern, density, n, tiling)
-        assert blocks.mask() == mask
-        assert blocks.density == pytest.approx(mask.density)
-        dense = AttentionProblem(2, 3, n, n, 20, "float16")
-        problem = replace(dense, block_mask=mask)
-        assert blocks.pairs * dense.heads == attended_pairs(problem), (n, tiles, density)
-        assert blocks.least_pairs <= blocks.pairs
-        for variant in (v for v in VARIANTS.values() if v.block_sparse):
-            case = (variant.name, n, tiles, density)
-            found = sparse.launched(variant, dense, blocks)
-            assert found.same_as(variant.launched(problem, tiling)), case
-            paper = sparse.paper(variant, dense, blocks)
-            assert paper.same_as(variant.paper(problem, tiling)), case
-
-
-def test_masks_too_slow_for_a_curve_lose_a_tile_at_most() -> None:
-    blocks = Blocks.of("random", 1 / 16, 65536 - 5, Tiling(48, 48))
-    assert not blocks.quick
-    assert 0.98 < blocks.least_pairs / blocks.pairs < 1
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -87,3 +56,19 @@ def test_bad_names_and_densities_are_refused() -> None:
         with pytest.raises(ValueError, match=r"^density = .*above 0 and at most 1\. It is"):
             checked_density(bad)
     assert checked_density(1) == 1.0
+
+
+@pytest.mark.parametrize("tiles", [(16, 32), (32, 16)])
+def test_every_variant_has_its_traffic_with_or_without_a_closed_form(
+    tiles: tuple[int, int],
+) -> None:
+    """The second tiles are taller than wide: there the mask is walked."""
+    dense, blocks = (
+        AttentionProblem(1, 2, 200, 200, 20),
+        Blocks.of("local", 0.3, 200, Tiling(*tiles)),
+    )
+    masked = replace(dense, block_mask=blocks.mask())
+    for variant in (v for v in VARIANTS.values() if v.block_sparse):
+        assert launched(variant, dense, blocks).same_as(variant.launched(masked, blocks.tiling))
+        assert paper(variant, dense, blocks).same_as(variant.paper(masked, blocks.tiling))
+    assert mask_text(masked) == row_name(blocks)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
-from fa_kernels.figures.theta_law import around, exponents, slope, theta_law
-from fa_kernels.variants import ALGORITHMS
+from fa_kernels.figures.theta_law import around, exponents, law, slope, theta_law
+from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 
 def test_a_slope_is_the_power() -> None:
@@ -98,3 +100,13 @@ def test_masks_that_take_long_are_left_out(h200: Device) -> None:
 def test_text_has_no_negative_zero(h200: Device) -> None:
     line = theta_law(Point.of(4096, 64, 64, "float16", h200)).lines["standard_tiled"]
     assert exponents(line.paper) == "N^1.98 d^0.02 M^0.00"
+
+
+def test_the_law_is_the_variants_own_word_for_it(h200: Device) -> None:
+    dense = Point.of(4096, 64, 32, "float16", h200)
+    masked = Point.of(4096, 64, 32, "float16", h200, "local", 1 / 4)
+    for variant in VARIANTS.values():
+        named = replace(variant, name="another", law="X / M")
+        assert law(named, dense) == "X / M"
+        assert law(named, masked) == ("N d + X s / M" if variant.block_sparse else "X / M")
+    assert law(VARIANTS["flash_q_outer"], masked) == "N d + N² d s / B_r"

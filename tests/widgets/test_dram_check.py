@@ -60,3 +60,28 @@ def test_every_line_of_the_text_is_in_words(bare: Session) -> None:
 def test_a_launch_that_the_device_refuses_is_named(bare: Session) -> None:
     said = check_dram(4096, 64, 256, device="t4", session=bare).caption()
     assert "cannot be launched" in said and "flash" in said
+
+
+@pytest.mark.parametrize(
+    ("sizes", "launched", "why"),
+    [
+        ((4096, 256, 1024), {"naive standard"}, "fp32 registers per thread"),
+        ((4096, 192, 512), {"naive standard"}, "lower block_m to 160 or less"),
+        (
+            (16777216, 1, 1),
+            {"flash, K/V outer", "flash, K/V outer, 16-bit O", "flash, one block per head"},
+            "CUDA allows 2147483647",
+        ),
+    ],
+)
+def test_what_nobody_can_launch_leaves_the_rest_of_the_table(
+    sizes: tuple[int, int, int], launched: set[str], why: str, bare: Session
+) -> None:
+    check = check_dram(*sizes, device="h200", session=bare)
+    assert {line.label for line in check.lines if line.again} == launched
+    rows = {row[0]: row for row in check.cells()[1:]}
+    assert len(rows) == len(VARIANTS)
+    for label, row in rows.items():
+        assert (row[1:4] == [TEXT["refused"], "", ""]) == (label not in launched)
+        assert row[4] and row[5], "the models need no launch"
+    assert why in check.caption() and check.caption().count(why) < 4

@@ -43,3 +43,8 @@ def test_scripts_are_there_and_ask_for_nothing_outside() -> None:
     for path in live_figure.STATIC.iterdir():
         text = path.read_text(encoding="utf-8")
         assert "http" not in text, path.name
+
+
+def test_it_fits_beside_the_file_browser_of_a_small_window() -> None:
+    """JupyterLab's cell has 848 px in a window of 1280 px, of which a scroll bar takes 15 or 17."""
+    assert LiveFigure().least_width <= 848 - 17

@@ -47,13 +47,21 @@ def test_the_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"keys": 1}, "keys = 1 is out of range: choose between 2 and 4096"),
+        ({"keys": 1}, "keys = 1 is out of range: it must be between 2 and 4096"),
         ({"keys": 5000}, "keys = 5000"),
         ({"parts": 1}, "parts = 1 is out of range"),
-        ({"keys": 8, "parts": 9}, "the number of keys, 8"),
+        ({"keys": 8, "parts": 9}, "between 2 and 8. Every part needs a key"),
         ({"tries": 0}, "tries = 0"),
+        ({"keys": "64"}, "keys = '64' is not a whole number"),
+        ({"parts": 2.5}, "parts = 2.5 is not a whole number"),
+        ({"seed": -1}, "seed = -1 is out of range: it must be between 0 and"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         merge_check(**arguments)
+
+
+def test_whole_floats_are_numbers() -> None:
+    check = merge_check(keys=64.0, parts=6.0, tries=2.0, seed=0.0)  # type: ignore[arg-type]
+    assert check.ok and check.keys == 64 and check.sizes == merge_check(tries=2).sizes

@@ -13,8 +13,9 @@ from fa_kernels.figures.o_drift import NARROW, WIDE
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.measure.records import load_run
 from fa_kernels.session import Session, session
+from fa_kernels.tiling import MAX_BLOCK
 from fa_kernels.widgets import o_drift as module
-from fa_kernels.widgets.o_drift import drift_in, dtypes, o_drift, recorded_errors
+from fa_kernels.widgets.o_drift import drift_in, dtypes, o_drift, recorded_errors, tile_lengths
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic import RUN_ID, write_run
 
@@ -69,3 +70,35 @@ def test_without_ml_dtypes_bf16_is_left_out_in_words(
 def test_bad_keys_are_refused_in_words(keys: object, bare: Session) -> None:
     with pytest.raises(ValueError, match=r"keys = "):
         o_drift(keys, session=bare)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keys", [8, 9, 1000, 4096, 4097, 5000, 16384])
+def test_no_tile_is_longer_than_a_tile_may_be(keys: int) -> None:
+    lengths = tile_lengths(keys)
+    assert lengths and max(lengths) <= MAX_BLOCK and min(lengths) >= 8
+    assert lengths == sorted(set(lengths), reverse=True)
+    assert (lengths[0] == keys) == (keys <= MAX_BLOCK)  # one pass, where one tile holds all
+
+
+def test_long_rows_start_at_the_passes_they_need(
+    bare: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BLOCK", 256)  # as 16384 keys and tiles of 4096, but quick
+    drift = drift_in("fp16", np.dtype(np.float16), 1024, RecordedNumbers())
+    assert drift.passes == [4, 8, 16, 32, 64, 128]
+    monkeypatch.undo()
+    _, figure, table = o_drift(4100, session=bare).children
+    assert figure.spec["data"][0]["x"][0] == 2 and "4100 keys" in table.value
+
+
+def test_the_passes_are_those_that_were_made() -> None:
+    """64 tiles are asked for; 1000 keys in tiles of 16 make 63."""
+    drift = drift_in("fp16", np.dtype(np.float16), 1000, RecordedNumbers())
+    assert drift.passes == [1, 2, 4, 8, 16, 32, 63]
+    assert drift.bound[-1] == pytest.approx(63 * drift.bound[0])
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "0", 2**32])
+def test_bad_seeds_are_refused_in_words(seed: object, bare: Session) -> None:
+    with pytest.raises(ValueError, match=r"seed = .* it must be between 0 and 4294967295\. "):
+        o_drift(64, seed=seed, session=bare)  # type: ignore[arg-type]

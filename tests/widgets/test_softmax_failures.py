@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from fa_kernels.figures.softmax_range import ONLINE, SAFE, UNSAFE
+from fa_kernels.figures.softmax_range import ONLINE, SAFE, UNSAFE, SoftmaxRange
 from fa_kernels.widgets import softmax_failures as module
 from fa_kernels.widgets.softmax_failures import (
     KEYS,
     dtypes,
     failures_table,
+    last_bit,
     measure,
     row_with_largest,
     sentence,
@@ -75,3 +76,31 @@ def test_the_numbers_in_words_and_table_are_those_measured() -> None:
     found = [measure(np.dtype(np.float32), "fp32")]
     assert f"{found[0].overflow_at:.3g}" in sentence(found)
     assert f"{found[0].overflow_at:.4g}" in failures_table(found)
+
+
+def said(**errors: tuple[float, float]) -> str:
+    """The sentence for (whole row, online) errors by dtype."""
+    found = [
+        SoftmaxRange(name, -1.0, 1.0, {UNSAFE: 0.0, SAFE: safe, ONLINE: online})
+        for name, (safe, online) in errors.items()
+    ]
+    return sentence(found)
+
+
+def test_the_sentence_is_true_of_the_table_dtype_by_dtype() -> None:
+    bit = 2.0**-52
+    words = said(fp16=(1e-3, 1e-3), fp32=(2e-7, 1e-7), fp64=(0.0, bit))
+    assert "never larger than the whole row's in fp16 and fp32, and at most one last bit" in words
+    assert words.endswith("in fp64.")
+    assert "at most 3 last bits in fp64" in said(fp64=(0.0, 2.5 * bit))
+    assert "at most 1.5 times the whole row's in fp32" in said(fp32=(2e-7, 3e-7))
+    assert "never larger than the whole row's in fp64." in said(fp64=(0.0, 0.0))
+    measured = {name: measure(dtype, name) for name, dtype in dtypes().items()}
+    never = sentence(list(measured.values())).split("never larger")[1].split("at most")[0]
+    for name, found in measured.items():
+        assert (name in never) == (found.errors[ONLINE] <= found.errors[SAFE]), name
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32", "fp64"])
+def test_the_last_bit_is_the_dtypes_own(name: str) -> None:
+    assert last_bit(dtypes()[name]) == np.finfo(dtypes()[name]).eps

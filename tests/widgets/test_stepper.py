@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import traitlets
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +18,16 @@ from fa_kernels.widgets.live_figure import STATIC
 from fa_kernels.widgets.stepper import (
     BLOCK_SIZES,
     CODE,
-    LIMIT,
     MAX_KEYS,
     MAX_SCORE,
     PRESETS,
     SCRIPTS,
     check_steps,
-    softmax_output,
     stepper,
     to_cell,
 )
 from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.whole_row import LIMIT, softmax_output
 
 SCORES = st.one_of(st.floats(-MAX_SCORE, MAX_SCORE), st.just(-math.inf))
 
@@ -106,14 +106,28 @@ def test_own_scores_get_the_presets_of_their_length() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"preset": [1, 2, 3]}, "preset = [1, 2, 3] is not a preset: pass scores=[1, 2, 3]."),
+        ({"preset": np.ones(2)}, "preset = [1.0, 1.0] is not a preset: pass scores=[1.0, 1.0]."),
+        ({"preset": None}, "preset = None is not known: use one of 'growing'"),
         ({"preset": "none"}, "preset = 'none' is not known: use one of 'growing'"),
         ({"block_n": 3}, "block_n = 3 is not offered: use one of 1, 2, 4"),
         ({"scores": []}, "0 scores: give between 1 and 12"),
         ({"scores": [0.0] * 13}, "13 scores: give between 1 and 12"),
-        ({"scores": [1.0, math.nan]}, "score 2 = nan is out of range"),
-        ({"scores": [math.inf]}, "score 1 = inf is out of range: choose between -1000 and 1000"),
+        ({"scores": [1.0, math.nan]}, "score 2 = nan is no number or out of range"),
+        (
+            {"scores": [math.inf]},
+            "score 1 = inf is no number or out of range: choose between -1000 and 1000",
+        ),
         ({"scores": [1001.0]}, "or -inf for a masked key"),
+        ({"scores": ["x"]}, "score 1 = x is no number or out of range"),
+        ({"scores": [1.0, None]}, "score 2 = None is no number or out of range"),
+        ({"scores": ["1"]}, "score 1 = 1 is no number"),
+        ({"scores": 5}, "scores = 5 is not a list: give 1 to 12 numbers"),
+        ({"scores": "12"}, "scores = '12' is not a list"),
         ({"values": [[0.0, 0.0]]}, "give 8 pairs"),
+        ({"values": [[1.0], [1.0, 0.0]]}, "values = [[1.0], [1.0, 0.0]] are not pairs of numbers"),
+        ({"block_n": "2"}, "block_n = 2 is not offered"),
+        ({"block_n": 0}, "block_n = 0 is not offered"),
         ({"scores": [1.0], "values": [[2.0, 0.0]]}, "between -1 and 1"),
     ],
 )
@@ -132,3 +146,35 @@ def test_the_page_asks_for_every_text_and_every_text_is_there() -> None:
     assert asked <= set(page)
     assert set(page) <= asked | named | rows | said
     assert set(labels("stepper")["presets"]) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "words"),
+    [
+        ("block_n", 0, "block_n = 0 is not offered: use one of 1, 2, 4"),
+        ("block_n", -1, "block_n = -1"),
+        ("cells", ["1"] * 7, "7 scores for 8 values: give as many scores as values"),
+        ("cells", ["x"] * 8, "score 1 = x is no number"),
+        ("cells", ["1001"] * 8, "score 1 = 1001.0 is no number or out of range"),
+        ("values", [[0.0, 0.0]], "give 8 pairs"),
+        ("values", [[0.0]] * 8, "give 8 pairs"),
+    ],
+)
+def test_a_page_or_a_cell_cannot_set_what_would_break_the_page(
+    trait: str, value: Any, words: str
+) -> None:
+    """A block of 0 keys kept the page's loop over blocks from ever ending."""
+    widget = stepper()
+    before = getattr(widget, trait)
+    with pytest.raises(traitlets.TraitError, match=re.escape(words)):
+        setattr(widget, trait, value)
+    assert getattr(widget, trait) == before
+    assert widget.check().ok
+
+
+def test_the_page_may_set_every_offered_block_and_score() -> None:
+    widget = stepper()
+    for block_n in BLOCK_SIZES:
+        widget.block_n = block_n
+    widget.cells = ["-inf", *["2.5"] * 7]
+    assert widget.scores[0] == -math.inf and len(widget.check().keys) == 2

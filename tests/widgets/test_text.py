@@ -24,11 +24,23 @@ def test_no_text_is_left_over() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in paths)
     quoted = set(re.findall(r"""["']([a-z0-9_]+)["']""", code))
     derived = {f"{n}_{k}" for n in ("seqlen", "head_dim", "sram") for k in ("description", "unit")}
-    derived |= {f"{n}_{k}" for n in ("source", "missing") for k in ("counted", "hardware")}
-    derived |= {"source_hardware_bare"}
+    derived |= {f"{n}_{k}" for n in ("source", "missing") for k in ("counted", "l2", "dram")}
+    derived |= {"source_dram_bare"}
     assert keys() <= quoted | derived
 
 
 def test_unknown_language() -> None:
     with pytest.raises(ValueError, match="language = 'xx' has no labels: use one of en"):
         text.labels("run", "xx")
+
+
+def test_one_table_of_text_and_it_has_no_spaces_at_the_ends() -> None:
+    shown = text.text_table("Caption", [["a", "long head"], ["longer cell", ""]])
+    assert shown == "Caption\na            long head\nlonger cell"
+    joins = [p.name for p in WIDGETS.glob("*.py") if "ljust(" in p.read_text(encoding="utf-8")]
+    assert joins == ["text.py"], "use text_table"
+
+
+def test_no_list_box_that_gives_its_keys_to_jupyterlab() -> None:
+    found = [p.name for p in WIDGETS.glob("*.py") if "Dropdown(" in p.read_text(encoding="utf-8")]
+    assert not found, "use Choice: in a Dropdown, typing b inserts a cell"

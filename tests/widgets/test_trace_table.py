@@ -86,10 +86,29 @@ def test_a_corrupt_file_is_a_sentence(folder: Path) -> None:
     assert "broken.json cannot be read" in trace_table(**SMALL, session=NO_GPU).caption()
 
 
-def test_refusals() -> None:
-    with pytest.raises(ValueError, match="seqlen = 0 is out of range: choose 1 to 4096"):
-        trace_table(N=0, session=NO_GPU)
-    with pytest.raises(ValueError, match=r"row = 12 is out of range: choose 0 to 11"):
-        trace_table(**(SMALL | {"row": 12}), session=NO_GPU)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"N": 0}, "N = 0 is out of range: it must be between 1 and 4096"),
+        ({"row": 12}, "row = 12 is out of range: it must be between 0 and 11"),
+        ({"N": "256"}, "N = '256' is not a whole number"),
+        ({"d": 0.5}, "d = 0.5 is not a whole number"),
+        ({"row": None}, "row = None is not a whole number"),
+        ({"block_n": 0}, "block_n = 0 is out of range"),
+        ({"seed": -1}, "seed = -1 is out of range: it must be between 0 and"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        trace_table(**(SMALL | arguments), session=NO_GPU)
+
+
+def test_a_variant_without_a_trace_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="no online softmax to trace"):
         trace_table(**SMALL, variant="standard_tiled", session=NO_GPU)
+
+
+def test_whole_floats_are_numbers() -> None:
+    floats = {name: float(value) for name, value in SMALL.items()}
+    table = trace_table(**floats, seed=0.0, session=NO_GPU)  # type: ignore[arg-type]
+    assert table.problem == PROBLEM and "row 3 of one head with N = 12," in table.caption()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fa_kernels as fa
+from fa_kernels.figures.traffic_ways import DRAM, L2, LAUNCHED, Ways, all_ways
 from fa_kernels.session import Session, session
+from fa_kernels.units import traffic
 from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.choice import Choice
+from fa_kernels.widgets.setting import Setting, numbers_of
 from fa_kernels.widgets.text import labels
-from fa_kernels.widgets.traffic_ways import Setting, TrafficWays, traffic_ways
+from fa_kernels.widgets.traffic_ways import TrafficWays, caption, takeaway, traffic_ways
 from tests.figures.synthetic import RUN_ID, write_run
 from tests.figures.synthetic_counters import COUNTERS_ID, SHAPES, write_counters
 
@@ -47,9 +52,10 @@ def test_the_table_holds_every_byte_and_every_source(counted: Session) -> None:
 def test_without_records_the_columns_say_so(bare: Session) -> None:
     widget = traffic_ways(session=bare)
     assert shown(widget).count(f">{TEXT['not_recorded']}<") == 3 * len(VARIANTS)
-    assert TEXT["missing_counted"] in shown(widget) and TEXT["missing_hardware"] in shown(widget)
+    assert TEXT["missing_counted"] in shown(widget) and TEXT["missing_l2"] in shown(widget)
+    assert TEXT["missing_dram"] in shown(widget)
     assert "was not recorded at this point" in widget.sentence.value
-    assert widget.preset.disabled and widget.preset.label == TEXT["presets_none"]
+    assert widget.preset.disabled and widget.preset.texts == [TEXT["presets_none"]]
 
 
 def test_the_sentence_says_what_the_l2_answers(counted: Session) -> None:
@@ -92,7 +98,7 @@ def test_a_bad_value_keeps_the_figure(counted: Session, monkeypatch: pytest.Monk
 
 def test_what_a_device_cannot_launch_is_named(bare: Session) -> None:
     widget = traffic_ways(4096, 64, 256, device="t4", session=bare)
-    assert "cannot be launched" in widget.table.value
+    assert "cannot be launched" in widget.table.value and "lower M to" in widget.table.value
     assert "cannot be launched" not in traffic_ways(4096, 64, 32, session=bare).table.value
 
 
@@ -105,3 +111,50 @@ def test_bad_arguments_are_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         traffic_ways(**arguments, session=bare)  # type: ignore[arg-type]
+
+
+def without_l2(ways: Ways, dram: float | None) -> Ways:
+    runs = {way: run for way, run in ways.runs.items() if way != L2}
+    return replace(ways, bytes={**ways.bytes, L2: None, DRAM: dram}, reads=None, runs=runs)
+
+
+def test_dram_alone_says_how_much_of_the_request_reached_it(counted: Session) -> None:
+    """L2 is recorded for some calls only; what DRAM moved is the lesson of the page."""
+    point = traffic_ways(4096, 64, 64, session=counted).point
+    rows = all_ways(point, numbers_of(counted, point.device.slug))
+    launched = rows[-1].bytes[LAUNCHED]
+    assert launched is not None
+    said = takeaway(point, [without_l2(row, launched / 32) for row in rows])
+    assert f"DRAM moved {traffic(launched / 32)} of the {traffic(launched)} that flash asks" in said
+    assert ", 3 %: caches answer the rest." in said and "not recorded" not in said
+    assert "0.3 %" in takeaway(point, [without_l2(row, launched / 320) for row in rows])
+    whole = takeaway(point, [without_l2(row, 1.1 * launched) for row in rows])
+    assert "110 % of what flash asks for: no cache saves any of it" in whole
+    assert "was not recorded" in takeaway(point, [without_l2(row, None) for row in rows])
+
+
+def test_the_recorded_headline_has_what_its_table_has() -> None:
+    widget = traffic_ways(4096, 64, 64, device="h200", session=session("numpy"))
+    assert "DRAM moved 271 MB of the 8.73 GB that flash asks for, 3 %" in widget.sentence.value
+
+
+def test_l2_and_dram_name_their_own_sources(counted: Session) -> None:
+    point = traffic_ways(4096, 64, 64, session=counted).point
+    rows = all_ways(point, numbers_of(counted, point.device.slug))
+    all_said = caption(point, rows)
+    assert f"L2, hardware counters: {COUNTERS_ID}; DRAM" in all_said
+    assert TEXT["source_some"] not in all_said
+    none_said = caption(point, [without_l2(row, row.bytes[DRAM]) for row in rows])
+    assert TEXT["missing_l2"] in none_said and TEXT["missing_dram"] not in none_said
+    assert f"DRAM, hardware counters: {COUNTERS_ID}" in none_said
+    some_said = caption(point, [rows[0], *(without_l2(row, row.bytes[DRAM]) for row in rows[1:])])
+    assert f"L2, hardware counters: {COUNTERS_ID}, {TEXT['source_some']};" in some_said
+
+
+def test_its_list_boxes_keep_their_keys(counted: Session) -> None:
+    widget = traffic_ways(session=counted)
+    assert isinstance(widget.dtype, Choice) and isinstance(widget.preset, Choice)
+    widget.preset.index = 1  # as the page does
+    assert widget.setting == widget.preset.value
+    widget.dtype.index = widget.dtype.texts.index("fp32")
+    assert widget.preset.value is None and widget.point.problem.dtype == "float32"

@@ -1,7 +1,10 @@
 // A native list box with its label.
 
 function render({ model, el }) {
-  const id = `falab-choice-${crypto.randomUUID()}`;
+  // Every widget runs this module anew, so the counter belongs to the page. crypto.randomUUID is
+  // not there where a notebook server is reached without encryption under another name.
+  globalThis.falabIds = (globalThis.falabIds ?? 0) + 1;
+  const id = `falab-choice-${globalThis.falabIds}`;
   el.classList.add("falab-choice");
   el.dataset.faWidget = "choice";
   el.dataset.faChoice = model.get("label");

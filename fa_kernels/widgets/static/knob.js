@@ -1,8 +1,10 @@
 // A native slider over a list of values, with the value as text beside it, which can be edited.
 
 function render({ model, el }) {
-  // Every widget runs this module anew: a counter would give all of them the same id.
-  const id = `falab-knob-${crypto.randomUUID()}`;
+  // Every widget runs this module anew, so the counter belongs to the page. crypto.randomUUID is
+  // not there where a notebook server is reached without encryption under another name.
+  globalThis.falabIds = (globalThis.falabIds ?? 0) + 1;
+  const id = `falab-knob-${globalThis.falabIds}`;
   el.classList.add("falab-knob");
   el.dataset.faWidget = "knob";
   el.dataset.faKnob = model.get("label");

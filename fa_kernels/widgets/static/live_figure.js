@@ -121,10 +121,20 @@ async function render({ model, el }) {
     const start = performance.now();
     const stamp = model.get("input_stamp");
     try {
+      theme ??= readTheme(el);
+      // Narrower, the panels' words would collide: the figure scrolls sideways instead.
+      const wide = Math.max(width, Math.ceil(model.get("least_width") * theme.factor));
+      // The place is as wide as what is in it: it contains its own paint, and would clip the rest.
+      const least = wide > width ? `${wide}px` : "";
+      if (place.style.minWidth !== least) {
+        place.style.minWidth = least;
+        // Scrolled by keyboard, too; Lab's command mode would take the arrows for itself.
+        el.toggleAttribute("tabindex", Boolean(least));
+        if (least) el.tabIndex = 0;
+        el.dataset.lmSuppressShortcuts = String(Boolean(least));
+      }
       const { data, layout } = themed(
-        model.get("spec"), model.get("dark_colours"), (theme ??= readTheme(el)),
-        // Narrower, the panels' words would collide: the figure scrolls sideways instead.
-        Math.max(width, model.get("least_width") * theme.factor));
+        model.get("spec"), model.get("dark_colours"), theme, wide);
       await Plotly.react(place, data, layout, CONFIG);
       const end = performance.now();
       el.dataset.faRedraws = String(Number(el.dataset.faRedraws) + 1);

@@ -104,8 +104,7 @@ function pictureOf(el, text, limit, row) {
       sentence: said, scores: row.scores.map((x) => shown(x)).join(", ") }));
     const lines = EQUATIONS[op](now);
     find("[data-fa-equation]").innerHTML = lines.map(math).join("");
-    find("[data-fa-equation]").style.setProperty("--fs-size",
-      lines.length > 3 ? "1.05em" : lines.length > 2 ? "1.4em" : "1.7em");
+    fitEquation(lines.length > 3 ? 1.05 : lines.length > 2 ? 1.4 : 1.7);
     for (const line of nodes.lines) line.classList.toggle("fs-now", line.dataset.op === op);
     drawChecks(finished);
     slider.value = String(row.at);
@@ -155,6 +154,14 @@ function pictureOf(el, text, limit, row) {
     find(".fs-overflow").style.bottom = `${y(limit)}%`;
   }
 
+  // In letters of `size` em, or smaller where its box is too narrow; from 0.9 em on it scrolls.
+  function fitEquation(size) {
+    const box = find("[data-fa-equation]");
+    box.style.setProperty("--fs-size", `${size}em`);
+    const fits = (box.clientWidth - 16) / (box.scrollWidth - 16);
+    if (fits < 1) box.style.setProperty("--fs-size", `${Math.max(0.9, 0.98 * fits * size)}em`);
+  }
+
   function line(selector, m, y, name, labelled = true) {
     const node = find(selector);
     node.style.display = m === -Infinity ? "none" : "";
@@ -185,7 +192,8 @@ function pictureOf(el, text, limit, row) {
       const height = there && base > -Infinity ? Math.exp(row.scores[j] - base) : 0;
       place(bar, 0, 100 * height);
       bar.style.opacity = there ? "1" : "0";
-      label.textContent = there ? shown(height, 2) : "";
+      // Beside each other the long numbers of bars too low to be seen would run together.
+      label.textContent = there && (height === 0 || height >= 0.01) ? shown(height, 2) : "";
       label.style.bottom = `calc(${100 * height}% + 2px)`;
       node.className = j < now.from || op === "out" ? "fs-seen" : "fs-here";
       ghost.style.display = shrunk && j < now.from ? "" : "none";
@@ -267,10 +275,11 @@ function pictureOf(el, text, limit, row) {
     line64.textContent = fill(holds ? text.check : text.check_failed, {
       to, difference: shown(check.float64, 3), limit: shown(limit, 2) });
     line16.classList.toggle("fs-warn", !Number.isFinite(check.unsafe));
-    line16.textContent = fill(check.masked ? text.fp16_masked
+    const rounded = Math.max(check.unsafe, check.fp16) <= FP16_LAST_BIT; // false for NaN
+    line16.textContent = fill(check.masked ? text.fp16_masked : rounded ? text.fp16_rounded
       : Number.isFinite(check.unsafe) ? text.fp16 : text.fp16_failed, {
       sum: shown(check.unsafeSum, 3), unsafe: shown(check.unsafe, 2),
-      online: shown(check.fp16, 2) });
+      online: shown(check.fp16, 2), bit: shown(FP16_LAST_BIT, 2) });
   }
 
   function sentence(op, block, now) {

@@ -3,6 +3,9 @@
 
 const OPS = ["max", "alpha", "p", "l", "acc"];
 
+// The last bit of an fp16 number from 1 to 2; the values v are up to 1 in size.
+const FP16_LAST_BIT = 2 ** -10;
+
 // The nearest fp16 number, ties to even.
 function roundToFp16(x) {
   if (!Number.isFinite(x) || x === 0) return x;
@@ -35,12 +38,14 @@ function blockOf(before, s, v, round) {
   return { before, m, safe, alpha, p, pSum, pv, after: { m, l, acc } };
 }
 
-// All blocks of a row, with the keys [from, to) of each.
+// All blocks of a row, with the keys [from, to) of each. `size` below 1 is taken as 1: with a block
+// of no keys the loop would never end.
 function blocksOf(scores, values, size, round = exact) {
+  const step = Math.max(1, Math.trunc(size) || 1);
   let state = { m: -Infinity, l: 0, acc: [0, 0] };
   const blocks = [];
-  for (let from = 0; from < scores.length; from += size) {
-    const to = Math.min(from + size, scores.length);
+  for (let from = 0; from < scores.length; from += step) {
+    const to = Math.min(from + step, scores.length);
     const [s, v] = [scores.slice(from, to), values.slice(from, to)];
     const block = blockOf(state, s.map(round), v.map((x) => x.map(round)), round);
     blocks.push({ from, to, s, ...block });
