@@ -282,7 +282,7 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     "a scalar array": (lambda: attention(np.float32(1), k, v), ValueError, r"^q has shape \(\)"),
     "float64": (
         lambda: attention(*(x.astype("f8") for x in (q, k, v))), ValueError,
-        r"^dtype = float64 is not supported: use one of float32, float16.*Cast",
+        r"^dtype = float64 is not supported: use one of float32, float16.*cast q, k and v",
     ),
     "integers": (
         lambda: attention(*(x.astype("i4") for x in (q, k, v))), ValueError, r"dtype = int32",
@@ -373,7 +373,7 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     ),
     "unknown variant": (
         lambda: attention(q, k, v, variant="flash"), ValueError,
-        r"variant = 'flash' is not known: use 'auto' or one of .*'flash_q_outer'",
+        r"variant = 'flash' is not known \(did you mean 'flash_q_outer'\?\): use 'auto' or one of .*'flash_q_outer'",
     ),
     "variant None": (
         lambda: attention(q, k, v, variant=None),  # type: ignore[arg-type]
