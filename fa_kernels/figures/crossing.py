@@ -107,7 +107,7 @@ def crossing_spec(found: Crossing, text: Mapping[str, Any]) -> dict[str, Any]:
     layout["yaxis2"] = _time_axis(found, text)
     layout["annotations"] = [
         _head(_LEFT[0], text["title_bytes"], f"{_legend(ORDERS)}&nbsp;&nbsp; {text['legend']}"),
-        _head(_RIGHT[0], f"{text['title_time']}, {_source(found, text)}", _legend(TIMED[1:2])),
+        _head(_RIGHT[0], f"{text['title_time']}, {_source(found, text)}", _legend(TIMED)),
     ]
     data = [_curve(name, model, curves[name, model]) for name in ORDERS for model in MODELS]
     data += [_marks(found, text), *(_times(name, found) for name in TIMED)]

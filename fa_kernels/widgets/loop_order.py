@@ -59,7 +59,7 @@ def takeaway(found: Sequence[OrderAt]) -> str:
     if not swap or not parallel:
         names = "; ".join(missing(found))
         return f"{text['said_nothing'].format(names=names)} {bytes_words}"
-    said = text["said"].format(
+    said = text["said" if len(swap) > 1 else "said_one"].format(
         swap_low=ratio_text(min(swap)[0]), swap_high=ratio_text(max(swap)[0]),
         parallel_low=ratio_text(min(parallel)[0]), parallel_high=ratio_text(max(parallel)[0]),
         parallel_at=max(parallel)[1],

@@ -51,3 +51,10 @@ def test_what_is_missing_is_named(bare: Session) -> None:
     notes = " ".join(note["text"] for note in widget.figure.spec["layout"]["annotations"])
     for label in ("flash, K/V outer", "flash, one block per head"):
         assert label in widget.sentence.value and label in notes
+
+
+def test_a_single_recorded_length_is_not_called_a_range() -> None:
+    """At M = 100 KiB the tiles are those of a recorded budget only where N cuts them."""
+    view = loop_order(64, 100, session=session("numpy"))
+    assert "Recorded at N = 128 alone" in view.sentence.value
+    assert " to " not in view.sentence.value.split("Choose")[0].split("At N")[0]
