@@ -47,6 +47,7 @@ class Explorer(ipywidgets.VBox):
         self.figure = LiveFigure()
         self.status = ipywidgets.HTML()
         self.theta = Fold(summary=self._text["theta"])
+        self.theta.observe(lambda change: self._draw_theta(), "opened")
         self.run_panel = RunPanel(session, self._point_to_run, self.take_rows, backend)
         self._draw(self.point, settings, 0.0)
         super().__init__(
@@ -115,9 +116,13 @@ class Explorer(ipywidgets.VBox):
             f'<div class="falab-note" data-fa-status>{escape(status)}<br>'
             f"{escape(self._text['copy_call'])} <code>{escape(settings.call())}</code></div>"
         )
-        self.theta.value = ThetaTable(theta_law(point, run)).html(
-            "falab-table falab-dense falab-theta"
-        )
+        self._draw_theta()
+
+    def _draw_theta(self) -> None:
+        """The table of exponents, which takes as long as the figure: only when it is unfolded."""
+        if self.theta.opened:
+            found = theta_law(self.point, self.runs.on(self.point.device))
+            self.theta.value = ThetaTable(found).html("falab-table falab-dense falab-theta")
 
     def _live_at(self, point: Point) -> tuple[list[Row], str]:
         """Live rows that belong into this figure: same device, d, dtype, M and block pattern."""

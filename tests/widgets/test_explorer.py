@@ -139,6 +139,7 @@ def test_pattern_and_density_move_everything(lab: Explorer) -> None:
     assert lab.controls.density.disabled
     lab.controls.pattern.value = "local"
     assert not lab.controls.density.disabled
+    lab.theta.opened = True
     assert [t["name"] for t in seen[-1]["data"]].count("kept blocks") == 1
     assert "with local blocks at s = 0.273, dense standard moves" in lab.sentence.value
     assert "the others stay dense" in lab.status.value
@@ -183,11 +184,18 @@ def test_bf16_is_offered(lab: Explorer) -> None:
     assert "no run in bf16; recorded: fp16, fp32" in str(lab.figure.spec).replace("<br>", " ")
 
 
-def test_the_theta_laws_follow(lab: Explorer) -> None:
+def test_the_theta_laws_follow_while_they_are_unfolded(lab: Explorer) -> None:
+    lab.controls.head_dim.value = 96
+    assert lab.theta.value == "", "nobody sees it: it is not worth the time"
+    lab.theta.opened = True
     assert "N<sup>2.00</sup>" in lab.theta.value
     before = lab.theta.value
     lab.controls.head_dim.value = 128
     assert lab.theta.value != before
+    lab.theta.opened = False
+    kept = lab.theta.value
+    lab.controls.head_dim.value = 64
+    assert lab.theta.value == kept
 
 
 def test_without_a_run_it_still_opens(bare: Session) -> None:

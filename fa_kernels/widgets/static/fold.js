@@ -13,13 +13,25 @@ function render({ model, el }) {
   const show = () => {
     if (details.open) content.innerHTML = model.get("value");
   };
-  details.addEventListener("toggle", show);
+  const follow = () => {
+    details.open = model.get("opened");
+  };
+  details.addEventListener("toggle", () => {
+    show();
+    if (model.get("opened") !== details.open) {
+      model.set("opened", details.open);
+      model.save_changes();
+    }
+  });
+  model.on("change:opened", follow);
   model.on("change:summary", showSummary);
   model.on("change:value", show);
   showSummary();
+  follow();
   return () => {
     model.off("change:summary", showSummary);
     model.off("change:value", show);
+    model.off("change:opened", follow);
   };
 }
 
