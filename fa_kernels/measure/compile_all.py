@@ -95,7 +95,9 @@ def compile_all(verbose: bool = False) -> int:
     listed = {variant.kernel for variant in VARIANTS.values()}
     orphans = [name for name in kernel_names() if name not in listed]
     failures = [f"{name}.cu belongs to no variant" for name in orphans]
-    work = list(jobs())
+    # A paper tiling may be the default one: what is the same build is compiled once.
+    builds = {(plan.kernel, *plan.macros.items(), arch): (plan, arch) for plan, arch in jobs()}
+    work = list(builds.values())
     with ThreadPoolExecutor() as pool:
         results = pool.map(_compile_one, work)
         for (plan, arch), (found, line) in zip(work, results, strict=True):

@@ -6,8 +6,9 @@ Algorithm 1, and Algorithm 5 with a block mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -45,16 +46,11 @@ def flash_q_outer(
         out like q, and lse (batch, nheads, seqlen_q) in float32 (float64 for float64 input).
         A fully masked row gives out 0 and lse -inf.
     """
-    out, lse = _results(q)
-    for batches, heads, group in split_by_mask(problem):
-        at = np.s_[batches, heads]
-        tensors = (q[at], k[at], v[at], out[at], lse[at])
-        _q_outer(tensors, group, tiling, hbm or Hbm(), on_step)
-    return out, lse
+    return _by_mask(q, k, v, problem, _q_outer, tiling, hbm or Hbm(), on_step)
 
 
 def _q_outer(
-    tensors: tuple[Array, ...],
+    tensors: Sequence[Array],
     problem: AttentionProblem,
     tiling: Tiling,
     hbm: Hbm,
@@ -95,12 +91,7 @@ def flash_kv_outer(
     O is normalised at every visit and carried in fp32; with `o_io_dtype` in q's own dtype, which
     rounds it at every visit. Other arguments, results and masked rows as `flash_q_outer`.
     """
-    out, lse = _results(q)
-    for batches, heads, group in split_by_mask(problem):
-        at = np.s_[batches, heads]
-        tensors = (q[at], k[at], v[at], out[at], lse[at])
-        _kv_outer(tensors, group, tiling, hbm or Hbm(), o_io_dtype, on_step)
-    return out, lse
+    return _by_mask(q, k, v, problem, _kv_outer, tiling, hbm or Hbm(), on_step, o_io_dtype)
 
 
 def flash_kv_outer_io(
@@ -118,12 +109,12 @@ def flash_kv_outer_io(
 
 
 def _kv_outer(
-    tensors: tuple[Array, ...],
+    tensors: Sequence[Array],
     problem: AttentionProblem,
     tiling: Tiling,
     hbm: Hbm,
-    o_io_dtype: bool,
     on_step: OnStep | None,
+    o_io_dtype: bool,
 ) -> None:
     q, k, v, out, lse = tensors
     lists = tile_list.by_kv(problem, tiling)
@@ -161,8 +152,15 @@ def _kv_outer(
         hbm.store("lse", lse[..., rows], -np.inf)
 
 
-def _results(q: Array) -> tuple[Array, Array]:
-    return np.zeros(q.shape, q.dtype), np.full(q.shape[:-1], -np.inf, compute_dtype(q.dtype))
+def _by_mask(
+    q: Array, k: Array, v: Array, problem: AttentionProblem, loops: Callable[..., None], *rest: Any
+) -> tuple[Array, Array]:
+    """out and lse, filled in by `loops` for each group of heads that share a mask."""
+    out = np.zeros(q.shape, q.dtype)
+    lse = np.full(q.shape[:-1], -np.inf, compute_dtype(q.dtype))
+    for batches, heads, group in split_by_mask(problem):
+        loops([x[batches, heads] for x in (q, k, v, out, lse)], group, *rest)
+    return out, lse
 
 
 def _tile(index: int, block: int, end: int) -> slice:

@@ -17,17 +17,16 @@ from fa_kernels.figures.loop_order import KV_OUTER, ONE_BLOCK, Q_OUTER
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
-from fa_kernels.session import Session, in_use
+from fa_kernels.session import Session
 from fa_kernels.units import capacity, significant
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
     SRAM_KIB,
     Setting,
     dtype_choice,
     number_knob,
-    numbers_of,
 )
 from fa_kernels.widgets.setting_view import SettingView
 from fa_kernels.widgets.text import html_table, labels
@@ -141,6 +140,5 @@ def crossing(
 
     Args and errors as `traffic_ways`.
     """
-    used = in_use(session)
-    slug = default_device(used) if device is None else find_device(device).slug
-    return CrossingView(Setting.of(N, d, _ANY_KIB, dtype), slug, numbers_of(used, slug))
+    slug, numbers = recorded_on(device, session)
+    return CrossingView(Setting.of(N, d, _ANY_KIB, dtype), slug, numbers)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import Point, device_words
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.figures.theme import TENSOR_LABELS
 from fa_kernels.figures.working_set import WorkingSet, working_set
-from fa_kernels.session import Session, in_use
+from fa_kernels.session import Session
 from fa_kernels.units import capacity, traffic
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.refused import limit_words
-from fa_kernels.widgets.setting import Setting, numbers_of
+from fa_kernels.widgets.setting import Setting
 from fa_kernels.widgets.text import html_table, labels, text_table
 
 #: A counter may miss what is still in the L2 after it was emptied: this share is forgiven.
@@ -142,10 +141,8 @@ def check_dram(
 
     Args and errors as `traffic_ways`.
     """
-    used = in_use(session)
-    slug = default_device(used) if device is None else find_device(device).slug
+    slug, numbers = recorded_on(device, session)
     point = Setting.of(N, d, M_kib, dtype).point(slug)
-    numbers = numbers_of(used, slug)
     names = [n for n, variant in VARIANTS.items() if point.problem.dtype in variant.dtypes]
     lines = [dram_line(name, point, numbers) for name in names]
     found = [numbers.find(n, point.problem, point.tiling, "dram_bytes") for n in names]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fa_kernels.device import device as find_device
 from fa_kernels.device import readable_devices
 from fa_kernels.figures.point import Point
+from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.problem import DTYPE_FROM_SHORT
-from fa_kernels.session import Session
+from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.controls import Settings, checked_settings
 from fa_kernels.widgets.setting import SRAM_KIB
 
@@ -65,3 +66,16 @@ def opening_settings(
             continue
         return settings
     return checked_settings(N, d, SRAM_KIB[0], dtype, slug, scale, pattern, density)
+
+
+def recorded_on(device: str | None, session: Session | None) -> tuple[str, RecordedNumbers]:
+    """Slug of the device a widget opens on, and the numbers recorded there.
+
+    None stands for the session's device and for the current session.
+
+    Raises:
+        ValueError: no such device; TypeError: `session` is not one.
+    """
+    used = in_use(session)
+    sheet = find_device(default_device(used) if device is None else device)
+    return sheet.slug, RecordedNumbers.on(sheet, used.run, used.root)

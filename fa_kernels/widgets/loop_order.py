@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fa_kernels.device import device as find_device
 from fa_kernels.figures.loop_order import (
     KV_OUTER,
     ONE_BLOCK,
@@ -20,17 +19,16 @@ from fa_kernels.figures.loop_order import (
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_sram_kib, ratio_text
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
-from fa_kernels.session import Session, in_use
+from fa_kernels.session import Session
 from fa_kernels.units import duration, traffic
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
     SRAM_KIB,
     Setting,
     dtype_choice,
     number_knob,
-    numbers_of,
 )
 from fa_kernels.widgets.setting_view import SettingView
 from fa_kernels.widgets.text import html_table, labels
@@ -144,6 +142,5 @@ def loop_order(
 
     Args and errors as `traffic_ways`; N is every N of the recorded grid.
     """
-    used = in_use(session)
-    slug = default_device(used) if device is None else find_device(device).slug
-    return LoopOrder(Setting.of(_SAID_AT, d, M_kib, dtype), slug, numbers_of(used, slug))
+    slug, numbers = recorded_on(device, session)
+    return LoopOrder(Setting.of(_SAID_AT, d, M_kib, dtype), slug, numbers)

@@ -10,18 +10,16 @@ from html import escape
 import ipywidgets
 import numpy as np
 
-from fa_kernels.device import device as find_device
 from fa_kernels.figures.o_drift import CARRIED, NARROW, WIDE, Drift, o_drift_spec
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.measure.check import EPS
 from fa_kernels.problem import DTYPE_FROM_SHORT, AttentionProblem, checked_int
-from fa_kernels.session import Session, in_use
+from fa_kernels.session import Session
 from fa_kernels.tiling import MAX_BLOCK, Tiling
 from fa_kernels.variants import VARIANTS
-from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.seed import checked_seed
-from fa_kernels.widgets.setting import numbers_of
 from fa_kernels.widgets.setting_view import LEAST_WIDTH
 from fa_kernels.widgets.text import html_table, labels
 
@@ -159,12 +157,10 @@ def o_drift(
         ValueError: a bad value; value, limit and remedy.
         TypeError: `session` is not one.
     """
-    used = in_use(session)
     text = labels("o_drift")
     keys = checked_int("keys", keys, 8, MAX_KEYS, "4096 takes about a second.")
     seed = checked_seed(seed)
-    slug = default_device(used) if device is None else find_device(device).slug
-    numbers = numbers_of(used, slug)
+    _, numbers = recorded_on(device, session)
     drifts = [drift_in(name, dtype, keys, numbers, seed) for name, dtype in dtypes().items()]
     said = takeaway(drifts, keys)
     figure = LiveFigure(least_width=LEAST_WIDTH)

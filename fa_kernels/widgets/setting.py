@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import Point, checked_head_dim, checked_seqlen, checked_sram_kib
-from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, dtype_name
-from fa_kernels.session import Session
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS
@@ -80,8 +78,3 @@ def dtype_options() -> list[str]:
 def dtype_choice(value: str) -> Choice:
     """A list box of io dtypes by short name."""
     return Choice(labels("explorer")["dtype"], [(name, name) for name in dtype_options()], value)
-
-
-def numbers_of(session: Session, device: str) -> RecordedNumbers:
-    """Every recorded number of a device, the session's run first."""
-    return RecordedNumbers.on(find_device(device), session.run, session.root)

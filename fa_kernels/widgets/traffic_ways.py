@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from fa_kernels.device import device as find_device
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import (
     Point,
@@ -28,12 +27,12 @@ from fa_kernels.figures.traffic_ways import (
 )
 from fa_kernels.masks import matmul_flops
 from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
-from fa_kernels.session import Session, in_use
+from fa_kernels.session import Session
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
-from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.refused import limit_words
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
@@ -41,7 +40,6 @@ from fa_kernels.widgets.setting import (
     Setting,
     dtype_choice,
     number_knob,
-    numbers_of,
 )
 from fa_kernels.widgets.setting_view import Control, SettingView
 from fa_kernels.widgets.text import html_table, labels
@@ -238,6 +236,5 @@ def traffic_ways(
         ValueError: a bad value; value, limit and remedy.
         TypeError: `session` is not one.
     """
-    used = in_use(session)
-    slug = default_device(used) if device is None else find_device(device).slug
-    return TrafficWays(Setting.of(N, d, M_kib, dtype), slug, numbers_of(used, slug))
+    slug, numbers = recorded_on(device, session)
+    return TrafficWays(Setting.of(N, d, M_kib, dtype), slug, numbers)

@@ -13,7 +13,8 @@ from fa_kernels.session import Session, session
 from fa_kernels.units import traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
-from fa_kernels.widgets.setting import Setting, numbers_of
+from fa_kernels.widgets.explorer_point import recorded_on
+from fa_kernels.widgets.setting import Setting
 from fa_kernels.widgets.text import labels
 from fa_kernels.widgets.traffic_ways import TrafficWays, caption, takeaway, traffic_ways
 from tests.figures.synthetic import RUN_ID, write_run
@@ -121,7 +122,7 @@ def without_l2(ways: Ways, dram: float | None) -> Ways:
 def test_dram_alone_says_how_much_of_the_request_reached_it(counted: Session) -> None:
     """L2 is recorded for some calls only; what DRAM moved is the lesson of the page."""
     point = traffic_ways(4096, 64, 64, session=counted).point
-    rows = all_ways(point, numbers_of(counted, point.device.slug))
+    rows = all_ways(point, recorded_on(point.device.slug, counted)[1])
     launched = rows[-1].bytes[LAUNCHED]
     assert launched is not None
     said = takeaway(point, [without_l2(row, launched / 32) for row in rows])
@@ -140,7 +141,7 @@ def test_the_recorded_headline_has_what_its_table_has() -> None:
 
 def test_l2_and_dram_name_their_own_sources(counted: Session) -> None:
     point = traffic_ways(4096, 64, 64, session=counted).point
-    rows = all_ways(point, numbers_of(counted, point.device.slug))
+    rows = all_ways(point, recorded_on(point.device.slug, counted)[1])
     all_said = caption(point, rows)
     assert f"L2, hardware counters: {COUNTERS_ID}; DRAM" in all_said
     assert TEXT["source_some"] not in all_said
