@@ -166,4 +166,5 @@ def test_the_share_of_the_peak_is_the_recorded_rows(h200: Device, measured_run: 
     # Only the naive kernel has no tiles, and so a time at every M.
     assert run.achieved(at(h200, kib=24)).startswith("naive standard reaches ")
     assert "flash" not in run.achieved(at(h200, kib=24))
-    assert run.achieved(at(h200, n=32768, kib=64)).startswith("flash reaches "), "standard: no row"
+    # Standard does not fit, and K/V outer was estimated to take too long.
+    assert run.achieved(at(h200, n=65536, d=32, kib=64)).startswith("flash reaches ")

@@ -87,12 +87,8 @@ def test_what_was_not_measured_says_why(run: Run) -> None:
     for row in run.rows:
         if row.status != "ok":
             assert len(row.detail.split()) >= 3, row
-    # A wrong result of ours would not be recorded, but mended; where the measuring failed, run.json
-    # says why.
-    for row in run.select(status="failed", provider="fa_kernels"):
-        assert "OutOfMemory" in row.detail
-        where = f"{row.variant} at N = {row.seqlen_q}, d = {row.head_dim}"
-        assert any("failed" in note and row.variant in note for note in run.about["notes"]), where
+    # A failure, ours or the measuring's, is mended and measured again, not recorded.
+    assert not run.select(status="failed")
 
 
 @each_run
