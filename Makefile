@@ -34,7 +34,7 @@ TORCH_INDEX = $(if $(findstring gpu12,$(1)),--extra-index-url https://download.p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env lab doctor verify trace measure figures test lint format types unit compile-all \
+.PHONY: help env lab doctor verify sanitize trace measure figures test lint format types unit compile-all \
 	notebooks browser pins clean
 
 help: ## List the targets
@@ -56,6 +56,9 @@ doctor: env ## Say what is here (GPU, driver, CuPy, NVRTC, torch, browser) and w
 
 verify: env ## On a GPU: check every kernel against float64 and record it in data/verified
 	$(BIN)/python -m fa_kernels verify $(ARGS)
+
+sanitize: env ## On a GPU with the CUDA toolkit: memcheck, racecheck, initcheck, synccheck over small launches
+	$(BIN)/python -m fa_kernels sanitize $(ARGS)
 
 trace: env ## On a GPU: record the row traces that notebook 02 shows in data/traces
 	$(BIN)/python -m fa_kernels trace $(ARGS)

@@ -9,9 +9,10 @@ import importlib
 from typing import Any
 
 from fa_kernels import units
-from fa_kernels.attention import attention
+from fa_kernels.attention import attention, attention_backward
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.device import device as data_sheet
+from fa_kernels.dropout import dropout_keep
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
 from fa_kernels.tiling import Tiling
@@ -35,6 +36,12 @@ _LAZY = {
     "loop_order": ("fa_kernels.widgets.loop_order", "loop_order"),
     "crossing": ("fa_kernels.widgets.crossing", "crossing"),
     "o_drift": ("fa_kernels.widgets.o_drift", "o_drift"),
+    "saved_memory": ("fa_kernels.widgets.saved_memory", "saved_memory"),
+    "recompute_cost": ("fa_kernels.widgets.recompute_cost", "recompute_cost"),
+    "check_backward": ("fa_kernels.widgets.backward_check", "check_backward"),
+    "checkpointing": ("fa_kernels.widgets.checkpointing", "checkpointing"),
+    "gradient_check": ("fa_kernels.widgets.gradient_check", "gradient_check"),
+    "dropout_mask": ("fa_kernels.widgets.dropout_mask", "dropout_mask"),
 }
 
 __all__ = [
@@ -44,7 +51,9 @@ __all__ = [
     "BlockMask",
     "Tiling",
     "attention",
+    "attention_backward",
     "data_sheet",
+    "dropout_keep",
     "session",
     "trace_row",
     "units",

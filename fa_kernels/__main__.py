@@ -1,4 +1,4 @@
-"""`python -m fa_kernels doctor | verify | measure | trace | figures | compile-all`."""
+"""`python -m fa_kernels doctor | verify | sanitize | measure | trace | figures | compile-all`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("variants", nargs="*", help="names of fa.VARIANTS; default: all")
     verify.add_argument("--out", type=Path, help="folder for the record; default: data/verified")
 
+    sanitize = commands.add_parser("sanitize", help="compute-sanitizer over a few small launches")
+    sanitize.add_argument(
+        "tools", nargs="*", help="default: memcheck racecheck initcheck synccheck"
+    )
+
     measure = commands.add_parser("measure", help="measure the recorded grid on this GPU")
     measure.add_argument("--label", help="last part of the run id; default: grid, or counters")
     measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
@@ -32,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--ui", action="store_true", help="time redraws in a browser instead")
     measure.add_argument(
         "--counters", action="store_true", help="DRAM and L2 bytes by Nsight Compute instead"
+    )
+    measure.add_argument(
+        "--backward", action="store_true", help="backward passes: time, bytes and memory instead"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
@@ -87,10 +95,20 @@ def _verify(args: argparse.Namespace) -> int:
     for kernel, tally in tallies.items():
         print(
             f"{kernel}: {tally.cases} cases, {tally.failures} failures, {tally.skipped} refused; "
-            f"max error {tally.max_out_err}, worst {tally.worst_ratio:.2f} of its limit"
+            f"worst error {tally.worst_ratio:.2f} of its limit"
         )
     print(f"wrote {path}")
     return 1 if any(tally.failures for tally in tallies.values()) else 0
+
+
+def _sanitize(args: argparse.Namespace) -> int:
+    _refuse_without_gpu("sanitize")
+    from fa_kernels.measure.sanitize import TOOLS, sanitize
+
+    unknown = [tool for tool in args.tools if tool not in TOOLS]
+    if unknown:
+        sys.exit(f"tools {unknown} are not known: name any of {', '.join(TOOLS)}.")
+    return int(sanitize(tuple(args.tools) or TOOLS) > 0)
 
 
 def _measure_ui() -> int:
@@ -113,6 +131,8 @@ def _measure(args: argparse.Namespace) -> int:
         return _measure_ui()
     if args.counters:
         return _measure_counters(args)
+    if args.backward:
+        return _measure_backward(args)
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
 
@@ -163,6 +183,25 @@ def _measure_counters(args: argparse.Namespace) -> int:
     return 0
 
 
+def _measure_backward(args: argparse.Namespace) -> int:
+    from fa_kernels.measure import records
+
+    taken = {"command", "backward", "label", "out", "commit"}
+    other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
+    if other:
+        sys.exit(f"--backward takes no {', '.join(sorted(other))}: leave them out.")
+    _refuse_without_gpu("measure")
+    from fa_kernels.measure.backward_run import record_backward
+
+    root, label = args.out or records.MEASURED_DIR, args.label or "backward"
+    try:
+        folder = record_backward(root, label, _command_line(), args.commit)
+    except (ValueError, FileExistsError) as error:
+        sys.exit(str(error))
+    print(f"finished: {folder}")
+    return 0
+
+
 def _refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
     """Raise ValueError unless the run to resume, if any, holds what is to be measured."""
     from fa_kernels.measure import records
@@ -170,7 +209,7 @@ def _refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
     if run_id is not None and (found := records.load_run(run_id, root).kind) != kind:
         raise ValueError(
             f"{run_id} is a run of kind {found!r}, not {kind!r}: resume it "
-            f"{'with' if found == 'counters' else 'without'} --counters."
+            f"{'without --counters' if found == 'grid' else f'with --{found}'}."
         )
 
 
@@ -216,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     handlers = {
         "doctor": _doctor,
         "verify": _verify,
+        "sanitize": _sanitize,
         "measure": _measure,
         "trace": _trace,
         "figures": _figures,

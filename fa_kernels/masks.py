@@ -1,14 +1,15 @@
 """Mask predicates: which keys a row attends, and which tiles of the attention matrix are kept.
 
-A causal mask keeps a prefix of the keys of every row, so its length says all. A block mask may drop
-any block; a key is attended where both keep it.
+Causal and window keep a diagonal band, one range of keys in every row, so two numbers say all. A
+block mask may drop any block; a key is attended where both keep it. An element mask is a value like
+a bias and skips nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,59 +23,99 @@ SKIPPED, MIXED, WHOLE = 0, 1, 2
 MAX_CELLS = 2**28
 
 
-def causal_offset(problem: AttentionProblem) -> int:
-    """Row i attends keys j <= i + offset: 0 for top_left, seqlen_k - seqlen_q for bottom_right.
+@dataclass(frozen=True)
+class Band:
+    """The keys that causal and window leave: row i attends max(0, i + begin) <= j <= i + end."""
 
-    Without a mask the offset is seqlen_k, which keeps every key of every row.
+    begin: int
+    end: int
+
+
+def band(problem: AttentionProblem) -> Band:
+    """The diagonal band of one (unpacked) problem.
+
+    `end` is 0 for causal top_left, seqlen_k - seqlen_q for bottom_right, from which a window
+    counts. An unbounded side reaches past every key of every row; an empty band is one that ends
+    before the first key of every row.
     """
-    if problem.causal is None:
-        return problem.seqlen_k
-    return 0 if problem.causal == "top_left" else problem.seqlen_k - problem.seqlen_q
+    offset = problem.seqlen_k - problem.seqlen_q
+    left, right = problem.window or (None, None)
+    ends = [problem.seqlen_k]
+    if problem.causal is not None:
+        ends.append(0 if problem.causal == "top_left" else offset)
+    if right is not None:
+        ends.append(offset + right)
+    begin = -problem.seqlen_q if left is None else offset - left
+    end = min(ends)
+    return Band(begin, end) if begin <= end else Band(-problem.seqlen_q, -problem.seqlen_q)
+
+
+def key_begin(problem: AttentionProblem, row: int) -> int:
+    """The first key that row `row` may attend, in 0..seqlen_k; all before it are masked."""
+    return max(0, min(problem.seqlen_k, row + band(problem).begin))
 
 
 def key_end(problem: AttentionProblem, row: int) -> int:
-    """How many leading keys the causal mask leaves row `row`, in 0..seqlen_k."""
-    return max(0, min(problem.seqlen_k, row + causal_offset(problem) + 1))
+    """One past the last key that row `row` may attend, in 0..seqlen_k; see `band`."""
+    return max(0, min(problem.seqlen_k, row + band(problem).end + 1))
 
 
-def key_ends(problem: AttentionProblem) -> np.ndarray:
-    """`key_end` of every row, (seqlen_q,) int64."""
-    rows = np.arange(problem.seqlen_q, dtype=np.int64)
-    return np.clip(rows + causal_offset(problem) + 1, 0, problem.seqlen_k)
+def key_ranges(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
+    """(`key_begin`, `key_end`) of every row, each (seqlen_q,) int64; begin <= end."""
+    rows, limits = np.arange(problem.seqlen_q, dtype=np.int64), band(problem)
+    ends = np.clip(rows + limits.end + 1, 0, problem.seqlen_k)
+    return np.minimum(np.clip(rows + limits.begin, 0, problem.seqlen_k), ends), ends
 
 
 def attended_pairs(problem: AttentionProblem) -> int:
-    """Number of (query row, key) pairs that are attended, over all batches and heads."""
+    """Number of (query row, key) pairs that causal, window and block mask keep, over all heads.
+
+    Element masks and dropout are values: what they drop is still computed, and counted.
+    """
+    if problem.packed is not None:
+        return sum(attended_pairs(one) for _, _, one in problem.sequences())
     mask = problem.block_mask
     if mask is None:
-        return int(key_ends(problem).sum()) * problem.heads
+        limits, sizes = band(problem), (problem.seqlen_q, problem.seqlen_k)
+        pairs = _clipped_sum(limits.end + 1, *sizes) - _clipped_sum(limits.begin, *sizes)
+        return pairs * problem.heads
     share = problem.heads // (mask.lead[0] * mask.lead[1])
-    return share * _masked_pairs(
-        mask, problem.causal, causal_offset(problem), problem.seqlen_q, problem.seqlen_k
-    )
+    limits = band(problem)
+    everything = problem.causal is None and problem.window is None
+    sizes = (problem.seqlen_q, problem.seqlen_k)
+    return share * _masked_pairs(mask, everything, limits.begin, limits.end, *sizes)
+
+
+def _clipped_sum(start: int, count: int, limit: int) -> int:
+    """The sum of start + i, held within 0..limit, over i < count; exact, in no time."""
+    low = min(max(0, -start), count)
+    high = max(low, min(limit - start, count))
+    return (high - low) * (2 * start + low + high - 1) // 2 + (count - high) * limit
 
 
 @per_mask(entries=256)
 def _masked_pairs(
-    mask: BlockMask, causal: str | None, offset: int, seqlen_q: int, seqlen_k: int
+    mask: BlockMask, everything: bool, begin: int, end: int, seqlen_q: int, seqlen_k: int
 ) -> int:
     """Attended pairs over the mask's own batches and heads; kept, since large masks take time."""
     starts = np.arange(mask.blocks[0]) * mask.block_m
-    if causal is None:
+    if everything:
         rows = np.minimum(starts + mask.block_m, seqlen_q) - starts
         missing = mask.blocks[1] * mask.block_n - seqlen_k  # what the last block lacks
         keys = np.count_nonzero(mask.keep, axis=-1) * mask.block_n - mask.keep[..., -1] * missing
         return int((keys * rows).sum())
     pairs = 0
     for block_row, start in enumerate(starts):
-        # Kept keys before key x: whole blocks by a running sum, then part of one.
-        stop = min(int(start) + mask.block_m, seqlen_q)
-        ends = np.clip(np.arange(int(start), stop) + offset + 1, 0, seqlen_k)
+        rows = np.arange(int(start), min(int(start) + mask.block_m, seqlen_q))
         keep = mask.keep[:, :, block_row]
         whole = np.cumsum(keep, axis=-1, dtype=np.int64) - keep
-        block = np.minimum(ends // mask.block_n, mask.blocks[1] - 1)
-        part = keep[..., block] * (ends - block * mask.block_n)
-        pairs += int((whole[..., block] * mask.block_n + part).sum())
+        ends = np.clip(rows + end + 1, 0, seqlen_k)
+        begins = np.minimum(np.clip(rows + begin, 0, seqlen_k), ends)
+        for sign, keys in ((1, ends), (-1, begins)):
+            # Kept keys before key x: whole blocks by a running sum, then part of one.
+            block = np.minimum(keys // mask.block_n, mask.blocks[1] - 1)
+            part = keep[..., block] * (keys - block * mask.block_n)
+            pairs += sign * int((whole[..., block] * mask.block_n + part).sum())
     return pairs
 
 
@@ -88,60 +129,89 @@ def matmul_flops(problem: AttentionProblem) -> int:
 
 
 def keep_mask(problem: AttentionProblem, rows: slice | np.ndarray, cols: slice) -> np.ndarray:
-    """The boolean mask of some rows and keys, True = attend.
+    """What causal, window and block mask keep of some rows and keys, True = attend.
 
     (rows, cols), or (batch or 1, nheads or 1, rows, cols) where the problem has a block mask.
     """
-    ends = key_ends(problem)[rows]
-    keys = np.arange(cols.start, cols.stop)
-    kept = keys[None, :] < ends[:, None]
+    if isinstance(rows, slice):
+        rows = np.arange(*rows.indices(problem.seqlen_q))
+    limits, keys = band(problem), np.arange(cols.start, cols.stop)
+    diagonal = keys[None, :] - rows[:, None]
+    kept = (diagonal >= limits.begin) & (diagonal <= limits.end)
     mask = problem.block_mask
     if mask is None:
         return kept
-    block_rows = np.arange(problem.seqlen_q)[rows] // mask.block_m
+    block_rows = rows // mask.block_m
     return kept & mask.keep[:, :, block_rows][..., keys // mask.block_n]
 
 
-def split_by_mask(
-    problem: AttentionProblem,
-) -> Iterator[tuple[slice, slice, AttentionProblem]]:
-    """(batches, heads, their problem) for every group that shares one mask.
+@dataclass(frozen=True)
+class Part:
+    """Heads of a call that share one sequence and one mask, and the problem they make.
 
-    One group unless the block mask differs per batch or head.
+    `batches`, `heads`, `q_rows`, `k_rows` cut q, out and the like, and k, v spread over the heads
+    of q; `masks` is their batch in `Extras`, which of packed sequences is the sequence.
     """
-    mask = problem.block_mask
-    lead = (1, 1) if mask is None else mask.lead
-    if mask is None or lead == (1, 1):
-        yield slice(0, problem.batch), slice(0, problem.nheads), problem
+
+    batches: slice
+    heads: slice
+    q_rows: slice
+    k_rows: slice
+    masks: slice
+    problem: AttentionProblem
+
+    def of_q(self, array: np.ndarray) -> np.ndarray:
+        """This part of an array with the batches, heads and rows of q."""
+        return array[self.batches, self.heads, self.q_rows]
+
+    def of_k(self, array: np.ndarray) -> np.ndarray:
+        """This part of an array with the rows of k and the heads of q."""
+        return array[self.batches, self.heads, self.k_rows]
+
+
+def parts(problem: AttentionProblem) -> Iterator[Part]:
+    """A call cut where masks and sequences differ; one part for most calls.
+
+    Every part has a k/v head for each head of q: spread k and v first.
+    """
+    problem = replace(problem, nheads_kv=problem.nheads)
+    heads = slice(0, problem.nheads)
+    if problem.packed is not None:
+        for number, (q_rows, k_rows, one) in enumerate(problem.sequences()):
+            yield Part(slice(0, 1), heads, q_rows, k_rows, slice(number, number + 1), one)
         return
-    for b, h in itertools.product(range(lead[0]), range(lead[1])):
-        batches = slice(0, problem.batch) if lead[0] == 1 else slice(b, b + 1)
-        heads = slice(0, problem.nheads) if lead[1] == 1 else slice(h, h + 1)
+    rows = (slice(0, problem.seqlen_q), slice(0, problem.seqlen_k))
+    mask = problem.block_mask
+    if mask is None or mask.lead == (1, 1):
+        batches = slice(0, problem.batch)
+        yield Part(batches, heads, *rows, batches, problem)
+        return
+    for b, h in itertools.product(*map(range, mask.lead)):
+        batches = slice(0, problem.batch) if mask.lead[0] == 1 else slice(b, b + 1)
+        heads = slice(0, problem.nheads) if mask.lead[1] == 1 else slice(h, h + 1)
         nbatch, nheads = batches.stop - batches.start, heads.stop - heads.start
-        yield (
-            batches,
-            heads,
-            replace(
-                problem, batch=nbatch, nheads=nheads, nheads_kv=nheads, block_mask=mask.at(b, h)
-            ),
+        one = replace(
+            problem, batch=nbatch, nheads=nheads, nheads_kv=nheads, block_mask=mask.at(b, h)
         )
+        yield Part(batches, heads, *rows, batches, one)
 
 
 def tile_map(problem: AttentionProblem, tiling: Tiling) -> np.ndarray:
     """What is left of every tile: uint8 (batch or 1, nheads or 1, q_tiles, k_tiles).
 
-    SKIPPED: no pair of the tile is attended. WHOLE: the block mask keeps all of it (a causal mask
-    may still cut it). MIXED: the block mask drops some of its elements.
+    SKIPPED: no pair of the tile is attended. WHOLE: the block mask keeps all of it (causal or
+    window may still cut it). MIXED: the block mask drops some of its elements.
     """
     sizes = (problem.seqlen_q, problem.seqlen_k, tiling.block_m, tiling.block_n)
-    return _tile_map(problem.block_mask, problem.causal, causal_offset(problem), *sizes)
+    limits = band(problem)
+    return _tile_map(problem.block_mask, limits.begin, limits.end, *sizes)
 
 
 @per_mask(entries=16)
 def _tile_map(
     mask: BlockMask | None,
-    causal: str | None,
-    offset: int,
+    begin: int,
+    end: int,
     seqlen_q: int,
     seqlen_k: int,
     block_m: int,
@@ -161,8 +231,9 @@ def _tile_map(
         )
     kept = keep[:, :, row_cuts[:-1] // mask_m][..., col_cuts[:-1] // mask_n]
     whole = _reduce_tiles(np.logical_and, kept, row_tile, col_tile)
-    if causal is not None:  # the last row of a cell attends the most keys
-        kept = kept & (col_cuts[None, :-1] < row_cuts[1:, None] + offset)
+    # The band touches a cell if the last row's end and the first row's begin leave a key of it.
+    kept = kept & (col_cuts[None, :-1] < row_cuts[1:, None] + end)
+    kept = kept & (col_cuts[None, 1:] > row_cuts[:-1, None] + begin)
     some = _reduce_tiles(np.logical_or, kept, row_tile, col_tile)
     state = np.where(some, np.where(whole, WHOLE, MIXED), SKIPPED).astype(np.uint8)
     state.setflags(write=False)

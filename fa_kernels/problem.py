@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fa_kernels.block_mask import BlockMask
+    from fa_kernels.packed import Packed
 
 #: io dtypes by name: bytes of one element, and the short name used on screen.
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 SHORT_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 DTYPE_FROM_SHORT = {short: name for name, short in SHORT_DTYPE.items()}
+#: What the references in NumPy take: float64 too, which no kernel does and gradient checks need.
+HOST_ITEMSIZE = {**ITEMSIZE, "float64": 8}
 
 MAX_HEAD_DIM = 256
 #: Scores are fp32 in the kernels: a larger scale would overflow before any key is weighed.
@@ -49,18 +53,18 @@ def checked_int(name: str, value: object, low: int, high: int, remedy: str) -> i
     return number
 
 
-def dtype_name(dtype: object) -> str:
+def dtype_name(dtype: object, known: Mapping[str, int] = ITEMSIZE) -> str:
     """The io dtype's full name from "fp16", "float16", `np.float16` or `torch.float16`.
 
     Raises:
-        ValueError: a dtype the suite has no kernels for.
+        ValueError: a dtype that is not among the `known`: those the suite has kernels for.
     """
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = name.removeprefix("torch.")
     name = DTYPE_FROM_SHORT.get(name, name)
-    if name not in ITEMSIZE:
+    if name not in known:
         raise ValueError(
-            f"dtype = {name} is not supported: use one of {', '.join(ITEMSIZE)}; cast q, k and v."
+            f"dtype = {name} is not supported: use one of {', '.join(known)}; cast q, k and v."
         )
     return name
 
@@ -77,13 +81,68 @@ def causal_name(causal: object) -> str | None:
     )
 
 
+def checked_dropout_p(dropout_p: object) -> float:
+    """`dropout_p` as a float in [0, 1).
+
+    Raises:
+        ValueError: anything else.
+    """
+    number = isinstance(dropout_p, (int, float)) and not isinstance(dropout_p, bool)
+    if not number or not 0.0 <= dropout_p < 1.0:  # type: ignore[operator]
+        raise ValueError(
+            f"dropout_p = {dropout_p!r} must be at least 0 and below 1: it is the fraction of the "
+            "probabilities that is dropped, e.g. 0.1."
+        )
+    return float(dropout_p)  # type: ignore[arg-type]
+
+
+def checked_seed(seed: object) -> int:
+    """`seed` as an int in 0 .. 2^64 - 1.
+
+    Raises:
+        ValueError: anything else.
+    """
+    return checked_int("seed", seed, 0, 2**64 - 1, "Pass a whole number, e.g. seed=0.")
+
+
+def checked_window(window: Any) -> tuple[int | None, int | None] | None:
+    """(left, right), each None or at least 0; None where neither side is bounded.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if window is None:
+        return None
+    try:
+        if isinstance(window, str):
+            raise TypeError
+        left, right = window
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"window = {window!r} is not a pair: pass (left, right), how many keys before and "
+            "after its own a row attends, None for all of them, e.g. window=(128, 0)."
+        ) from None
+    remedy = "Use None for an unbounded side."
+    sides = [
+        None if side is None else checked_int(f"window {name}", side, 0, 2**31, remedy)
+        for name, side in (("left", left), ("right", right))
+    ]
+    return None if sides == [None, None] else (sides[0], sides[1])
+
+
 @dataclass(frozen=True)
 class AttentionProblem:
-    """The sizes and options of one attention forward pass.
+    """The sizes and options of one attention call, without its arrays.
 
     q is (batch, nheads, seqlen_q, head_dim); k and v are (batch, nheads_kv, seqlen_k, head_dim).
     `causal` is None, "bottom_right" or "top_left"; `softmax_scale` None means 1/sqrt(head_dim).
-    `block_mask` keeps blocks of the attention matrix; None keeps all. Both masks must keep a pair.
+    `block_mask` keeps blocks of the attention matrix; None keeps all. `window` is (left, right):
+    row i attends keys i + offset - left ... i + offset + right, offset = seqlen_k - seqlen_q.
+    `dropout_p` > 0 needs `seed`, or `keep_given`. All masks must keep a pair.
+
+    `masked`, `bias_dtype` and `keep_given` say that the call brings an element mask, a bias of
+    that dtype, an explicit dropout mask (`Extras` holds them). With `packed`, batch is the number
+    of sequences and seqlen_q, seqlen_k are those of the longest.
     """
 
     batch: int
@@ -96,6 +155,13 @@ class AttentionProblem:
     softmax_scale: float | None = None
     nheads_kv: int | None = None
     block_mask: BlockMask | None = None
+    window: tuple[int | None, int | None] | None = None
+    dropout_p: float = 0.0
+    seed: int | None = None
+    masked: bool = False
+    bias_dtype: str | None = None
+    keep_given: bool = False
+    packed: Packed | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -117,12 +183,64 @@ class AttentionProblem:
             )
         remedy = "Split or pad the heads."
         put("head_dim", checked_int("head_dim", self.head_dim, 1, MAX_HEAD_DIM, remedy))
-        put("dtype", dtype_name(self.dtype))
+        put("dtype", dtype_name(self.dtype, HOST_ITEMSIZE))
         if self.causal is not None:
             put("causal", causal_name(self.causal))
         put("softmax_scale", self._checked_scale())
         if self.block_mask is not None:
             self.block_mask.fits(self.batch, self.nheads, self.seqlen_q, self.seqlen_k)
+        put("window", checked_window(self.window))
+        self._check_dropout(put)
+        if self.bias_dtype is not None:
+            put("bias_dtype", dtype_name(self.bias_dtype, HOST_ITEMSIZE))
+            if self.bias_dtype not in ("float32", self.dtype):
+                able = " or ".join(sorted({"float32", self.dtype}))
+                raise ValueError(
+                    f"bias is {self.bias_dtype}, q is {self.dtype}: cast the bias to {able}."
+                )
+        if self.packed is not None:
+            self._check_packed()
+
+    def _check_dropout(self, put: Any) -> None:
+        put("dropout_p", checked_dropout_p(self.dropout_p))
+        if self.seed is not None:
+            put("seed", checked_seed(self.seed))
+        if self.dropout_p and self.seed is None and not self.keep_given:
+            raise ValueError(
+                f"dropout_p = {self.dropout_p} needs a seed: pass seed=0, or another whole number, "
+                "so that the same mask can be drawn again by the backward pass."
+            )
+
+    def _check_packed(self) -> None:
+        assert self.packed is not None
+        p = self.packed
+        if (self.batch, self.seqlen_q, self.seqlen_k) != (p.sequences, p.longest_q, p.longest_k):
+            raise ValueError(
+                f"batch = {self.batch}, seqlen_q = {self.seqlen_q}, seqlen_k = {self.seqlen_k}; "
+                f"packed sequences need {p.sequences}, {p.longest_q}, {p.longest_k}: the number "
+                "of sequences and the longest of them."
+            )
+        if self.block_mask is not None:
+            raise NotImplementedError(
+                "block_mask with cu_seqlens: every sequence would need blocks of its own. Call "
+                "once per sequence, or pass an element mask."
+            )
+
+    def sequences(self) -> Iterator[tuple[slice, slice, AttentionProblem]]:
+        """(rows of q, rows of k, its problem) of every packed sequence, with batch = 1."""
+        assert self.packed is not None
+        for q, k in self.packed.slices():
+            yield (
+                q,
+                k,
+                replace(
+                    self,
+                    batch=1,
+                    seqlen_q=q.stop - q.start,
+                    seqlen_k=k.stop - k.start,
+                    packed=None,
+                ),
+            )
 
     def _checked_scale(self) -> float:
         if self.softmax_scale is None:
@@ -167,7 +285,7 @@ class AttentionProblem:
     @property
     def itemsize(self) -> int:
         """Bytes of one element of q, k, v and out."""
-        return ITEMSIZE[self.dtype]
+        return HOST_ITEMSIZE[self.dtype]
 
     @property
     def scale(self) -> float:
@@ -181,27 +299,67 @@ class AttentionProblem:
         return self.batch * self.nheads
 
     @property
+    def group(self) -> int:
+        """Query heads that share one k/v head: head h of q uses head h // group of k and v."""
+        assert self.nheads_kv is not None
+        return self.nheads // self.nheads_kv
+
+    @property
+    def q_rows(self) -> int:
+        """Rows of q over all batches and heads, which are those of out and lse."""
+        tokens = self.batch * self.seqlen_q if self.packed is None else self.packed.total_q
+        return tokens * self.nheads
+
+    @property
+    def kv_rows(self) -> int:
+        """Rows of k over all batches and heads, which are those of v."""
+        assert self.nheads_kv is not None
+        tokens = self.batch * self.seqlen_k if self.packed is None else self.packed.total_k
+        return tokens * self.nheads_kv
+
+    @property
+    def q_shape(self) -> tuple[int, int, int, int]:
+        """Shape of q and out."""
+        if self.packed is not None:
+            return (1, self.nheads, self.packed.total_q, self.head_dim)
+        return (self.batch, self.nheads, self.seqlen_q, self.head_dim)
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        """Shape of k and v."""
+        assert self.nheads_kv is not None
+        if self.packed is not None:
+            return (1, self.nheads_kv, self.packed.total_k, self.head_dim)
+        return (self.batch, self.nheads_kv, self.seqlen_k, self.head_dim)
+
+    @property
     def q_bytes(self) -> int:
         """Bytes of q, which are those of out."""
-        return self.heads * self.seqlen_q * self.head_dim * self.itemsize
+        return self.q_rows * self.head_dim * self.itemsize
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of k, which are those of v."""
-        assert self.nheads_kv is not None
-        return self.batch * self.nheads_kv * self.seqlen_k * self.head_dim * self.itemsize
+        return self.kv_rows * self.head_dim * self.itemsize
 
     @property
     def lse_bytes(self) -> int:
         """Bytes of lse, one fp32 per query row."""
-        return self.heads * self.seqlen_q * 4
+        return self.q_rows * 4
 
     def describe(self) -> str:
         """One line for captions: "B = 4, H = 32, N = 4096, d = 64, fp16"."""
         same = self.seqlen_q == self.seqlen_k
         n = f"N = {self.seqlen_q}" if same else f"N_q = {self.seqlen_q}, N_k = {self.seqlen_k}"
         mask = f", causal ({self.causal})" if self.causal else ""
+        if self.window is not None:
+            left, right = ("∞" if side is None else side for side in self.window)
+            mask += f", window ({left}, {right})"
         if self.block_mask is not None:
             mask += f", {self.block_mask.describe()}"
-        dtype = SHORT_DTYPE[self.dtype]
-        return f"B = {self.batch}, H = {self.nheads}, {n}, d = {self.head_dim}, {dtype}{mask}"
+        given = {"mask": self.masked, "bias": self.bias_dtype, "dropout": self.dropout_p}
+        mask += "".join(f", {name}" for name, there in given.items() if there)
+        heads = f"H = {self.nheads}" + (f", H_kv = {self.nheads_kv}" if self.group > 1 else "")
+        n = f"packed, longest {n}" if self.packed is not None else n
+        dtype = SHORT_DTYPE.get(self.dtype, "fp64")
+        return f"B = {self.batch}, {heads}, {n}, d = {self.head_dim}, {dtype}{mask}"

@@ -1,4 +1,4 @@
-"""The tiles that a block-sparse kernel walks: compressed lists made from a block mask."""
+"""The tiles that a kernel walks: ranges under causal and window, lists under a block mask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_kernels.masks import MIXED, SKIPPED, tile_map
+from fa_kernels.masks import MIXED, SKIPPED, key_begin, key_end, tile_map
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 
@@ -16,6 +16,29 @@ FLAG_BITS = 3
 FLAG_MIXED = 1
 #: Nothing was accumulated for this Q tile before; nothing will be after.
 FLAG_FIRST, FLAG_LAST = 2, 4
+
+
+def q_tiles(problem: AttentionProblem, block_m: int) -> list[slice]:
+    """The rows of every Q tile; the last one may be short."""
+    starts = range(0, problem.seqlen_q, block_m)
+    return [slice(start, min(start + block_m, problem.seqlen_q)) for start in starts]
+
+
+def k_tiles(problem: AttentionProblem, rows: slice, block_n: int) -> range:
+    """The K/V tiles with a key that causal and window leave some of `rows`: always neighbours."""
+    if rows.start == rows.stop:
+        return range(0)
+    first, end = key_begin(problem, rows.start), key_end(problem, rows.stop - 1)
+    return range(first // block_n, -(-end // block_n))
+
+
+def keys_of(problem: AttentionProblem, rows: slice, index: int, block_n: int) -> slice:
+    """The keys of one K/V tile that are loaded for `rows`: to the end of the last row's range.
+
+    Keys before the first row's range are loaded too: the tile starts where all its kind start.
+    """
+    end = key_end(problem, rows.stop - 1)
+    return slice(index * block_n, min((index + 1) * block_n, end))
 
 
 @dataclass(frozen=True)
@@ -50,7 +73,9 @@ def by_kv(problem: AttentionProblem, tiling: Tiling) -> TileLists:
     kept = state != SKIPPED
     seen = np.cumsum(kept, axis=-1, dtype=np.int32)  # visits of a Q tile, this one included
     flags = FLAG_FIRST * (seen == 1) + FLAG_LAST * (seen == seen[..., -1:])
-    nothing = np.where(seen[..., -1:] == 0, MIXED, SKIPPED).astype(np.uint8)
+    # The list of Q tiles that attend nothing: all of them where there is no key.
+    visited = kept.any(axis=-1, keepdims=True)
+    nothing = np.where(visited, SKIPPED, MIXED).astype(np.uint8)
     state = np.concatenate([state, nothing], axis=-1)
     flags = np.concatenate([flags, np.zeros_like(nothing)], axis=-1)
     return _lists(np.swapaxes(state, -1, -2), np.swapaxes(flags, -1, -2).astype(np.int32))

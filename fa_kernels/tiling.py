@@ -198,16 +198,24 @@ def default_tiling(
 
 
 def refuse_smem(
-    layout: SmemLayout, tiling: Tiling, head_dim: int, dtype: str, limit_bytes: int, where: str
+    layout: SmemLayout,
+    tiling: Tiling,
+    head_dim: int,
+    dtype: str,
+    limit_bytes: int,
+    where: str,
+    layout_of: LayoutOf = flash_smem,
 ) -> None:
     """Raise if a launch would ask for more shared memory than one block may have.
+
+    `layout_of` gives the layout of other tiles, for the advice.
 
     Raises:
         ValueError: names the tiles, what they need, the limit and a budget M that fits.
     """
     if layout.smem_bytes <= limit_bytes:
         return
-    fitting = largest_paper_sram(head_dim, dtype, limit_bytes)
+    fitting = largest_paper_sram(head_dim, dtype, limit_bytes, layout_of)
     raise ValueError(
         f"d = {head_dim}, {SHORT_DTYPE[dtype]}: B_c = {tiling.block_n}, B_r = {tiling.block_m} "
         f"needs {capacity(layout.smem_bytes)} of shared memory per block, {where} allows "

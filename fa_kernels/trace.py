@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.attention import checked_call
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.call import checked_call
 from fa_kernels.cuda import arrays
 from fa_kernels.cuda.run import TRACE_HEADER, RowTrace
 from fa_kernels.problem import AttentionProblem, checked_int
@@ -67,7 +67,7 @@ def trace_row(
     """Run attention and record m, l, alpha and the accumulator of one query row.
 
     Args:
-        q, k, v and options: as `fa.attention`.
+        q, k, v and options: as `fa.attention`, which has more of them.
         row, batch, head: which row to record.
         variant: a variant with `traced`; flash_kv_outer keeps acc normalised, flash_q_outer not.
         backend: "cuda" records inside the kernel (-DTRACE), "numpy" in the reference.
@@ -120,9 +120,9 @@ def _trace_numpy(
             acc = (state.output() if variant.normalised else state.acc)[at].copy()
             visits.append((cols.start, cols.stop, state.m_i[at], state.l_i[at], alpha[at], acc))
 
-    q, k, v = (arrays.to_numpy(x)[batch : batch + 1, head : head + 1] for x in inputs)
-    with np.errstate(over="ignore", invalid="ignore"):
-        variant.reference(q, k, v, one, tiling, on_step=on_step)
+    heads = (head, head // problem.group, head // problem.group)
+    cut = [x[batch : batch + 1, h : h + 1] for x, h in zip(inputs, heads, strict=True)]
+    arrays.run_on_host(variant.reference, cut, one, tiling, on_step=on_step)
     columns = [[visit[i] for visit in visits] for i in range(5)]
     acc = np.array([visit[5] for visit in visits], np.float32).reshape(-1, problem.head_dim)
     return _trace(variant, "numpy", where, columns, acc)
@@ -136,11 +136,7 @@ def _trace_cuda(
     where: tuple[int, int, int],
 ) -> Trace:
     record = RowTrace(*where)
-
-    def run(*args: Any) -> Any:
-        return variant.run(*args, trace=record)
-
-    arrays.run_on_gpu(run, *inputs, problem, tiling)
+    arrays.run_on_gpu(variant.run, inputs, problem, tiling, trace=record)
     assert record.records is not None
     table = record.records
     start, stop, normalised, *rest = (table[:, i] for i in range(TRACE_HEADER))

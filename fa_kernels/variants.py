@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_kernels.cuda import plan as plans
+from fa_kernels.cuda import plan_backward, run_backward
 from fa_kernels.cuda import run as runs
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
-from fa_kernels.reference import flash
+from fa_kernels.reference import backward_flash, backward_standard, flash
 from fa_kernels.reference.naive import standard_naive
 from fa_kernels.reference.standard import standard_tiled
 from fa_kernels.tiling import Tiling
-from fa_kernels.traffic import model
+from fa_kernels.traffic import backward, model
 from fa_kernels.traffic.model import Traffic
 
 
@@ -38,6 +39,45 @@ class Memory:
 
 
 @dataclass(frozen=True, repr=False)
+class Backward:
+    """The gradients of one algorithm: its kernel, its specification in NumPy and its models.
+
+    `reference(d_out, q, k, v, out, lse, problem, tiling, hbm, extras=, deterministic=)` and
+    `run(d_out, q, k, v, out, lse, problem, tiling, extras=, deterministic=, count_traffic=)` share
+    one signature over NumPy and CuPy arrays and give dq, dk, dv; `paper` and `launched`, which also
+    takes `deterministic=`, give HBM traffic; `plan` gives what would be compiled and launched;
+    `default_tiling(head_dim, itemsize, limit_bytes)` what a tiling of None stands for.
+    `workspace_bytes` is the memory of a call beside dq, dk and dv. `saved` names the tensors that
+    the algorithm keeps from its forward beside q, k and v; the front door gives every algorithm
+    out and lse, and 02 rebuilds its p, which its workspace then holds.
+    """
+
+    kernel: str
+    summary: str
+    source: str
+    reference: Callable[..., tuple[Any, Any, Any]]
+    run: Callable[..., tuple[Any, Any, Any, Traffic | None]]
+    plan: Callable[..., LaunchPlan]
+    paper: Callable[[AttentionProblem, Tiling], Traffic]
+    launched: Callable[..., Traffic]
+    workspace_bytes: Callable[[AttentionProblem], int]
+    saved: tuple[str, ...]
+    default_tiling: Callable[[int, int, int], Tiling] = plan_backward.default_backward_tiling
+
+    def __repr__(self) -> str:
+        return f"<backward: {self.summary} ({self.source}; kernel {self.kernel})>"
+
+    def saved_bytes(self, problem: AttentionProblem) -> int:
+        """Bytes that live from the forward to the backward pass, beside q, k and v."""
+        sizes = {
+            "p": _scores(problem),
+            "out": problem.q_bytes,
+            "lse": problem.lse_bytes,
+        }
+        return sum(sizes[name] for name in self.saved)
+
+
+@dataclass(frozen=True, repr=False)
 class Variant:
     """One algorithm: its kernel, its specification in NumPy and its models.
 
@@ -51,6 +91,7 @@ class Variant:
     `normalised`: the accumulator is divided by l at every visit, not once at the end.
     `keeps_scores_on_chip`: S and P never reach HBM. `law` is how its HBM accesses grow, as the
     papers state it. `roundings` counts how often O is rounded to the io dtype on its way.
+    `backward` gives the gradients, for those that have a backward pass of their own.
     """
 
     name: str
@@ -74,6 +115,7 @@ class Variant:
     keeps_scores_on_chip: bool = False
     law: str = "N d + N²"
     roundings: Callable[[AttentionProblem, Tiling], int] = lambda problem, tiling: 1
+    backward: Backward | None = None
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.summary} ({self.source}; kernel {self.kernel})>"
@@ -87,8 +129,13 @@ class Variant:
         )
 
 
+def _scores(problem: AttentionProblem) -> int:
+    """Bytes of S, which are those of P, dP and dS; of packed sequences each has the longest's."""
+    return problem.heads * problem.seqlen_q * problem.seqlen_k * problem.itemsize
+
+
 def _scores_and_probabilities(problem: AttentionProblem) -> int:
-    return 2 * problem.heads * problem.seqlen_q * problem.seqlen_k * problem.itemsize
+    return 2 * _scores(problem)
 
 
 def _nothing(problem: AttentionProblem) -> int:
@@ -107,6 +154,30 @@ def _l_alone(problem: AttentionProblem) -> int:
 
 def _paper_standard(problem: AttentionProblem, tiling: Tiling) -> Traffic:
     return model.paper_standard(problem)
+
+
+def _paper_standard_backward(problem: AttentionProblem, tiling: Tiling) -> Traffic:
+    return backward.paper_standard_backward(problem)
+
+
+def _scores_and_lse(problem: AttentionProblem) -> int:
+    # P rebuilt, with its S, which then holds dP and dS, and its lse.
+    return 2 * _scores(problem) + problem.lse_bytes
+
+
+def _partial_dq(problem: AttentionProblem) -> int:
+    # An fp32 dq holds its partial sums itself.
+    dq_bytes = 2 * problem.q_bytes if problem.itemsize == 2 else 0
+    return dq_bytes + _two_numbers_a_row(problem)
+
+
+def _two_numbers_a_row(problem: AttentionProblem) -> int:
+    # With a bias P is rebuilt from m and 1 / l where lse cannot hold them.
+    return 2 * problem.lse_bytes if problem.bias_dtype is not None else 0
+
+
+def _partial_dq_and_delta(problem: AttentionProblem) -> int:
+    return _partial_dq(problem) + problem.lse_bytes
 
 
 def _visits(problem: AttentionProblem, tiling: Tiling) -> int:
@@ -142,6 +213,18 @@ VARIANTS: dict[str, Variant] = {
             paper=_paper_standard,
             launched=model.launched_standard_tiled,
             workspace_bytes=_scores_and_probabilities,
+            backward=Backward(
+                kernel="02_standard_tiled_backward",
+                summary="five tiled launches, P, dP and dS through HBM",
+                source="FlashAttention, Algorithm 3",
+                reference=backward_standard.standard_tiled_backward,
+                run=run_backward.run_standard_tiled_backward,
+                plan=plan_backward.plan_standard_tiled_backward,
+                paper=_paper_standard_backward,
+                launched=backward.launched_standard_tiled_backward,
+                workspace_bytes=_scores_and_lse,
+                saved=("p",),
+            ),
         ),
         Variant(
             name="flash_kv_outer",
@@ -160,6 +243,18 @@ VARIANTS: dict[str, Variant] = {
             normalised=True,
             keeps_scores_on_chip=True,
             law="N² d² / M",
+            backward=Backward(
+                kernel="03_flash_kv_outer_backward",
+                summary="S and P rebuilt, K/V tiles outside, dq through HBM at every pass",
+                source="FlashAttention, Algorithm 4",
+                reference=backward_flash.flash_kv_outer_backward,
+                run=run_backward.run_flash_kv_outer_backward,
+                plan=plan_backward.plan_flash_kv_outer_backward,
+                paper=backward.paper_flash_kv_outer_backward,
+                launched=backward.launched_flash_kv_outer_backward,
+                workspace_bytes=_partial_dq,
+                saved=("out", "lse"),
+            ),
         ),
         Variant(
             name="flash_kv_outer_io",
@@ -216,6 +311,18 @@ VARIANTS: dict[str, Variant] = {
             traced=True,
             keeps_scores_on_chip=True,
             law="N² d / B_r",
+            backward=Backward(
+                kernel="04_flash_q_outer_backward",
+                summary="S and P rebuilt, a block per K/V tile, dq added up by all of them",
+                source="FlashAttention-2, Algorithm 2",
+                reference=backward_flash.flash_q_outer_backward,
+                run=run_backward.run_flash_q_outer_backward,
+                plan=plan_backward.plan_flash_q_outer_backward,
+                paper=backward.paper_flash_q_outer_backward,
+                launched=backward.launched_flash_q_outer_backward,
+                workspace_bytes=_partial_dq_and_delta,
+                saved=("out", "lse"),
+            ),
         ),
     )
 }

@@ -17,12 +17,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: From the bottom up. A module may import its own layer and those before it, never those after.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}),
+    frozenset(
+        {"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}
+        | {"packed", "dropout", "extras"}
+    ),
     frozenset({"reference"}),
     frozenset({"traffic"}),
     frozenset({"cuda"}),
     frozenset({"variants"}),
-    frozenset({"attention"}),
+    frozenset({"options", "call", "attention"}),
     frozenset({"trace"}),
     frozenset({"integrations"}),
     frozenset({"measure"}),

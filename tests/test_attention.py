@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +12,10 @@ import numpy as np
 import pytest
 
 import fa_kernels as fa
-from fa_kernels.attention import AUTO_ORDER, attention, checked_call
+from fa_kernels import call as calls
+from fa_kernels.attention import attention
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.call import AUTO_ORDER, checked_call
 from fa_kernels.cuda import arrays, launch
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.measure.check import Truth
@@ -23,9 +24,6 @@ from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 from tests.reference.problems import MASKS, SHAPES, Arrays, random_inputs, random_mask
-
-#: `fa_kernels.attention` is the function: importing the package puts it under the module's name.
-front_door = importlib.import_module("fa_kernels.attention")
 
 
 def make(
@@ -49,7 +47,7 @@ def right(inputs: Arrays, out: Any, lse: Any, variant: str, **options: Any) -> b
     """True if every row of out and lse keeps the tolerance rule."""
     call = checked_call(*inputs, variant, None, "numpy", **options)
     rows = np.arange(call.problem.seqlen_q)
-    truth = Truth(inputs, call.problem, xp=np, rows=rows)
+    truth = Truth(inputs, call.problem, extras=call.extras, xp=np, rows=rows)
     return truth.check(out, lse, call.variant.roundings(call.problem, call.tiling)).ok
 
 
@@ -62,7 +60,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name, variant in VARIANTS.items():
         monkeypatch.setitem(VARIANTS, name, replace(variant, reference=reached, run=reached))
-    for name in ("to_numpy", "like", "empty_result", "run_on_gpu"):
+    for name in ("to_numpy", "like", "empty_result", "zeros_like", "run_on_host", "run_on_gpu"):
         monkeypatch.setattr(arrays, name, reached)
 
 
@@ -242,17 +240,28 @@ def test_overflow_and_nan_follow_the_inputs_silently() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize(("nq", "nk", "batch"), [(0, 5, 2), (5, 0, 2), (0, 0, 2), (5, 5, 0)])
-def test_zero_rows_give_zeros_and_minus_infinity(nq: int, nk: int, batch: int, kind: str) -> None:
-    """seqlen >= 0 is allowed: attending no key at all gives out 0, lse -inf."""
-    inputs: tuple[Any, ...] = make(batch, 3, nq, nk, dtype="float16")
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize(
+    ("nq", "nk", "batch", "nheads"),
+    [(0, 5, 2, 3), (5, 0, 2, 3), (0, 0, 2, 3), (5, 5, 0, 3), (5, 5, 2, 0), (0, 0, 0, 0)],
+)
+def test_zero_rows_give_zeros_and_minus_infinity(
+    nq: int, nk: int, batch: int, nheads: int, kind: str, dtype: str
+) -> None:
+    """Sizes may be 0: attending no key at all gives out 0, lse -inf."""
+    some = make(2, 3, 5, 5, dtype=dtype)
+    inputs: tuple[Any, ...] = tuple(
+        np.ascontiguousarray(x[:batch, :nheads, :n])
+        for x, n in zip(some, (nq, nk, nk), strict=True)
+    )
     if kind == "torch":
         inputs = tuple(map(pytest.importorskip("torch").from_numpy, inputs))
     out, lse = attention(*inputs, return_lse=True)
     assert type(out) is type(lse) is type(inputs[0])
     out, lse = np.asarray(out), np.asarray(lse)
-    assert out.shape == (batch, 3, nq, 20) and out.dtype == np.float16
-    assert lse.shape == (batch, 3, nq) and lse.dtype == np.float32
+    assert out.shape == (batch, nheads, nq, 20) and out.dtype == dtype
+    assert lse.shape == (batch, nheads, nq)
+    assert lse.dtype == {"float16": "float32", "float64": "float64"}[dtype]
     assert not out.any() and (lse == -np.inf).all()
 
 
@@ -280,9 +289,9 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     ),
     "5 axes": (lambda: attention(q, k[None], v), ValueError, r"^k has shape .*expected 4 axes"),
     "a scalar array": (lambda: attention(np.float32(1), k, v), ValueError, r"^q has shape \(\)"),
-    "float64": (
-        lambda: attention(*(x.astype("f8") for x in (q, k, v))), ValueError,
-        r"^dtype = float64 is not supported: use one of float32, float16.*cast q, k and v",
+    "float64 for a 16-bit variant": (
+        lambda: attention(*(x.astype("f8") for x in (q, k, v)), variant="flash_kv_outer_io"),
+        NotImplementedError, r"does not take float64: cast q, k and v to one of float16, bfloat16",
     ),
     "integers": (
         lambda: attention(*(x.astype("i4") for x in (q, k, v))), ValueError, r"dtype = int32",
@@ -334,8 +343,14 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     "v unlike k": (lambda: attention(q, k, v[:, :, 1:]), ValueError, r"v must be shaped like k"),
     "v with other d": (lambda: attention(q, k, v[..., 1:]), ValueError, r"v must be shaped like"),
     "grouped heads": (
-        lambda: attention(q, k[:, :1], v[:, :1]), NotImplementedError,
-        r"k and v have 1 heads, q has 3: grouped-query attention is not there yet\. Repeat",
+        lambda: attention(q, k[:, :2], v[:, :2]), ValueError,
+        r"k and v have 2 heads, q has 3: .* nheads must be a multiple\. Repeat or drop",
+    ),
+    "k and v without heads": (
+        lambda: attention(q, k[:, :0], v[:, :0]), ValueError, r"k and v have 0 heads, q has 3",
+    ),
+    "more heads of k than of q": (
+        lambda: attention(q[:, :1], k, v), ValueError, r"k and v have 3 heads, q has 1: ",
     ),
     "d = 0": (
         lambda: attention(q[..., :0], k[..., :0], v[..., :0]), ValueError,
@@ -344,9 +359,6 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     "d = 257": (
         lambda: attention(*[np.zeros((1, 1, 2, 257), "f2")] * 3), ValueError,
         r"head_dim = 257 is out of range: it must be between 1 and 256\. Split or pad",
-    ),
-    "no heads": (
-        lambda: attention(q[:, :0], k[:, :0], v[:, :0]), ValueError, r"nheads = 0 is out of range",
     ),
     "N = 10^9": (
         lambda: attention(LONG_VIEW, LONG_VIEW, LONG_VIEW), ValueError,
@@ -387,17 +399,6 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
         lambda: attention(q, k, v, tiling=(64, 64)),  # type: ignore[arg-type]
         TypeError, r"tiling = \(64, 64\) is not a Tiling: pass fa\.Tiling",
     ),
-    "dropout": (
-        lambda: attention(q, k, v, dropout_p=0.1), NotImplementedError,
-        r"dropout_p = 0\.1 is not there yet: use 0\.0",
-    ),
-    "NaN dropout": (
-        lambda: attention(q, k, v, dropout_p=math.nan), NotImplementedError, r"dropout_p = nan",
-    ),
-    "text dropout": (
-        lambda: attention(q, k, v, dropout_p="0"),  # type: ignore[arg-type]
-        NotImplementedError, r"dropout_p = '0'",
-    ),
 }  # fmt: skip
 
 
@@ -410,25 +411,6 @@ def test_refused_in_words_before_anything_runs(what: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize(
-    ("option", "value", "remedy"),
-    [
-        ("window", (-1, 0), "causal=True"),
-        ("window", (None, None), "attend the whole sequence"),
-        ("mask", np.ones((17, 23), bool), "causal='top_left'"),
-        ("bias", np.zeros((17, 23)), "leave it None"),
-        ("seed", 0, "leave it None"),
-        ("dropout_keep", np.ones(1, bool), "leave it None"),
-        ("cu_seqlens_q", np.array([0, 17]), "once per sequence"),
-        ("cu_seqlens_k", np.array([0, 23]), "once per sequence"),
-    ],
-)
-def test_options_that_are_not_there_yet_say_so(option: str, value: Any, remedy: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"^{option} is not there yet: .*{remedy}"):
-        attention(q, k, v, **{option: value})
-
-
-@pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize("where", ["leaf", "result"])
 def test_a_tensor_that_requires_grad_is_not_detached_silently(where: str) -> None:
     torch = pytest.importorskip("torch")
@@ -436,7 +418,10 @@ def test_a_tensor_that_requires_grad_is_not_detached_silently(where: str) -> Non
     tensors[1].requires_grad_()
     if where == "result":
         tensors[1] = tensors[1] * 2
-    with pytest.raises(NotImplementedError, match=r"^k requires grad.*call it on k\.detach\(\)"):
+    with pytest.raises(
+        NotImplementedError,
+        match=r"^k requires grad.*fa_kernels\.integrations\.torch\.attention.*k\.detach\(\)",
+    ):
         attention(*tensors)
 
 
@@ -459,8 +444,8 @@ def test_torch_dtypes_and_devices_are_refused_in_words() -> None:
     tensors = [torch.from_numpy(x) for x in make()]
     with pytest.raises(NotImplementedError, match=r"does not take float32: cast .*bfloat16"):
         attention(*tensors, variant="flash_kv_outer_io")
-    with pytest.raises(ValueError, match="dtype = float64 is not supported"):
-        attention(*(t.double() for t in tensors))
+    with pytest.raises(ValueError, match="dtype = int32 is not supported"):
+        attention(*(t.int() for t in tensors))
     with pytest.raises(ValueError, match=r"q lives on meta: move it to the CPU or a CUDA GPU"):
         attention(*(t.to("meta") for t in tensors))
 
@@ -496,19 +481,19 @@ def test_auto_lists_every_algorithm_and_no_control() -> None:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
     """A GPU with 99 KiB per block that notes what it was asked to run and gives its inputs back."""
-    calls: list[tuple[Any, Tiling]] = []
+    launches: list[tuple[Any, Tiling]] = []
 
-    def run_on_gpu(run: Any, q: Any, k: Any, v: Any, problem: Any, tiling: Tiling) -> Any:
-        calls.append((run, tiling))
-        return q, k
+    def run_on_gpu(run: Any, inputs: Any, problem: Any, tiling: Tiling, extras: Any) -> Any:
+        launches.append((run, tiling))
+        return inputs[:2]
 
     monkeypatch.setattr(arrays, "available", lambda: True)
     monkeypatch.setattr(arrays, "run_on_gpu", run_on_gpu)
-    monkeypatch.setattr(front_door, "smem_limit_bytes", lambda: 99 * KIB)
+    monkeypatch.setattr(calls, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
-    monkeypatch.setattr(front_door, "refuse_memory", lambda what, need: None)
-    monkeypatch.setattr(front_door, "refuse_old_gpu", lambda kernel, min_arch: None)
-    return calls
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: None)
+    monkeypatch.setattr(calls, "refuse_old_gpu", lambda kernel, min_arch: None)
+    return launches
 
 
 def test_tiles_and_memory_are_refused_before_anything_is_copied(
@@ -518,14 +503,17 @@ def test_tiles_and_memory_are_refused_before_anything_is_copied(
     with pytest.raises(ValueError, match=r"needs .* of shared memory per block, this GPU allows"):
         attention(long, long, long, variant="flash_q_outer", backend="cuda", tiling=Tiling(64, 512))
     asked: list[int] = []
-    monkeypatch.setattr(front_door, "refuse_memory", lambda what, need: asked.append(need))
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: asked.append(need))
     attention(long, long, long, backend="cuda", variant="standard_tiled")
-    assert asked == [4 * long.nbytes + 4 * 512 + 2 * 4 * 512 * 512]
-    assert len(launched) == 1
+    everything = 4 * long.nbytes + 4 * 512 + 2 * 4 * 512 * 512  # q, k, v, out; lse; S and P
+    mask = np.broadcast_to(np.ones((1, 512), bool), (512, 512))  # 512 bytes of it are there
+    attention(long, long, long, backend="cuda", variant="standard_tiled", mask=mask)
+    assert asked == [everything, everything + 512]
+    assert len(launched) == 2
 
 
 def test_more_host_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door.os, "sysconf", lambda name: 1000, raising=False)
+    monkeypatch.setattr(calls.os, "sysconf", lambda name: 1000, raising=False)
     with pytest.raises(ValueError, match=r"standard_tiled needs .* use variant='flash_q_outer'"):
         attention(*[np.zeros((1, 1, 600, 8), np.float32)] * 3, variant="standard_tiled")
 
@@ -538,7 +526,7 @@ def test_auto_takes_the_first_variant_verified_on_a_gpu(
     mask = random_mask(17, 23, 16, 16)
 
     def chosen(pending: dict[str, str], **options: Any) -> Any:
-        monkeypatch.setattr(front_door, "unverified", lambda: pending)
+        monkeypatch.setattr(calls, "unverified", lambda: pending)
         attention(q, k, v, backend="cuda", **options)
         return launched[-1][0]
 
@@ -569,9 +557,10 @@ def test_tiles_are_clipped_to_the_sequences(launched: list[tuple[Any, Tiling]]) 
     assert launched[-1][1] == Tiling(32, 32)  # 17 query rows, 23 keys
 
 
-def test_the_package_offers_the_front_door() -> None:
+def test_the_package_offers_the_calls() -> None:
     assert fa.attention is attention
     offered = {"attention", "trace_row", "VARIANTS", "Tiling", "AttentionProblem", "BlockMask"}
+    offered |= {"attention_backward", "dropout_keep"}
     assert offered <= set(fa.__all__)
     assert set(fa.__all__) <= set(dir(fa))
     with pytest.raises(AttributeError, match="no attribute 'atention'"):

@@ -9,12 +9,16 @@ import pytest
 
 from fa_kernels import tile_list
 from fa_kernels.cuda.compile import KERNEL_DIR
+from fa_kernels.cuda.plan_backward import backward_smem
 from fa_kernels.cuda.run import TRACE_HEADER
+from fa_kernels.reference.recompute import LARGE_LSE
 from fa_kernels.tiling import flash_smem
-from fa_kernels.traffic.model import TENSORS
+from fa_kernels.traffic.model import ALL_TENSORS
 
 KERNELS = sorted(KERNEL_DIR.glob("*.cu"))
 SOURCES = sorted([*KERNELS, *KERNEL_DIR.glob("*.cuh")])
+#: Headers that lay out shared memory: the name of their struct.
+LAYOUTS = {"flash_smem.cuh": "FlashSmem", "recompute.cuh": "BackwardSmem"}
 #: What a rung's header says, in this order, after its first sentence.
 FIELDS = (
     "Source", "Tensors", "Launch", "SRAM", "HBM", "Numerics", "Architectures", "Changed from",
@@ -50,8 +54,8 @@ def uses_tiles(path: Path) -> bool:
 
 def with_layout(path: Path) -> str:
     """A kernel's code, and that of the header that lays out its shared memory, if it has one."""
-    layout = KERNEL_DIR / "flash_smem.cuh"
-    return code_of(path) + (code_of(layout) if f'"{layout.name}"' in code_of(path) else "")
+    layouts = [KERNEL_DIR / name for name in LAYOUTS if f'"{name}"' in code_of(path)]
+    return "".join(map(code_of, [path, *layouts]))
 
 
 def test_there_are_kernels_to_check() -> None:
@@ -152,20 +156,42 @@ def test_pointers_into_shared_memory_end_in_smem_and_show_their_tile(path: Path)
         # One row of S has no fixed tile: its length is known only at launch.
         shown = re.search(r"// \[\w+(, \w+)*\]", line) or match[1] == "row_smem"
         assert shown, f"{path.name}:{n}: which tile?"
-    assert len(names) >= 3 or not uses_tiles(path) or "FlashSmem smem(" in code_of(path)
+    laid_out = any(f"{struct} smem(" in code_of(path) for struct in LAYOUTS.values())
+    assert len(names) >= 3 or not uses_tiles(path) or laid_out
+
+
+def parts_of_layout(header: str) -> list[str]:
+    """The pointers of a layout's struct, each with its tile beside it."""
+    lines = lines_of(KERNEL_DIR / header)
+    start = lines.index(f"struct {LAYOUTS[header]} {{")
+    found = [
+        re.match(r"    [\w ]+\* (\w+); +// (\[\w+(?:, \w+)?\])", line) for line in lines[start:]
+    ]
+    return [match[1] for match in found if match is not None]
 
 
 def test_the_parts_of_the_flash_layout_show_their_tiles() -> None:
     """In the order of `tiling.flash_smem`, each with its tile beside it."""
-    lines = lines_of(KERNEL_DIR / "flash_smem.cuh")
-    start = lines.index("struct FlashSmem {")
-    found = [
-        re.match(r"    [\w ]+\* (\w+); +// (\[\w+(?:, \w+)?\])", line) for line in lines[start:]
-    ]
-    parts = [match[1] for match in found if match is not None]
+    parts = parts_of_layout("flash_smem.cuh")
     assert parts == ["q", "k", "v", "s", "m", "l", "alpha", "cells"]
     stated = [name for name, _ in flash_smem(64, 64, 64, 2).parts]
     assert ", ".join(stated).lower().replace("α", "alpha") == ", ".join(parts[:-1])
+
+
+def test_the_parts_of_the_backward_layout_show_their_tiles() -> None:
+    """In the order of `plan_backward.backward_smem`, each with its tile beside it."""
+    parts = parts_of_layout("recompute.cuh")
+    assert parts == ["q", "d_out", "k", "v", "p", "ds", "m", "row_scale", "delta", "cells"]
+    stated = ", ".join(name for name, _ in backward_smem(64, 64, 64, 2).parts).lower()
+    for word, name in (("do", "d_out"), ("scale", "row_scale"), ("δ", "delta")):
+        stated = stated.replace(word, name)
+    assert stated == ", ".join(parts[:-1])
+
+
+def test_python_and_cuda_look_at_the_same_rows_again() -> None:
+    code = code_of(KERNEL_DIR / "recompute.cuh")
+    found = re.search(r"constexpr float LARGE_LSE = ([\d.]+)f;", code)
+    assert found is not None and float(found[1]) == LARGE_LSE
 
 
 @each_source
@@ -240,7 +266,7 @@ def test_the_counters_of_python_and_cuda_have_the_same_order() -> None:
     found = re.search(r"enum Tensor \{(.*?)\}", code_of(KERNEL_DIR / "io.cuh"), re.DOTALL)
     assert found is not None
     names = re.findall(r"TENSOR_(\w+)", found[1])
-    assert tuple(name.lower() for name in names) == TENSORS
+    assert tuple(name.lower() for name in names) == ALL_TENSORS
 
 
 def test_options_that_are_off_leave_no_trace_in_the_kernel() -> None:

@@ -13,41 +13,94 @@ from fa_kernels.masks import (
     SKIPPED,
     WHOLE,
     attended_pairs,
+    band,
     keep_mask,
+    key_begin,
     key_end,
-    key_ends,
+    key_ranges,
     matmul_flops,
-    split_by_mask,
+    parts,
     tile_map,
 )
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from tests.reference.problems import MASKS, SHAPES, allowed_pairs, bounded, random_mask
 
 sizes = st.integers(0, 30)
+side = st.one_of(st.none(), st.integers(0, 40))
+windows = st.one_of(st.none(), st.tuples(side, side))
+Window = tuple[int | None, int | None] | None
 positive = st.integers(1, 30)
 blocks = st.integers(1, 34)
 leads = st.sampled_from(((1, 1), (1, 3), (2, 1), (2, 3)))
 
 
 def masked(
-    nq: int, nk: int, block_m: int, block_n: int, lead: tuple[int, int], causal: str | None
+    nq: int,
+    nk: int,
+    block_m: int,
+    block_n: int,
+    lead: tuple[int, int],
+    causal: str | None,
+    window: Window = None,
 ) -> AttentionProblem:
     """Two batches, three heads, and a random block mask that depends on the sizes alone."""
     mask = random_mask(nq, nk, block_m, block_n, lead, density=0.5, seed=31 * nq + nk)
-    return AttentionProblem(2, 3, nq, nk, 8, causal=causal, block_mask=mask)
+    return AttentionProblem(2, 3, nq, nk, 8, causal=causal, window=window, block_mask=mask)
 
 
-@given(sizes, sizes, st.sampled_from(MASKS))
+@given(sizes, sizes, st.sampled_from(MASKS), windows)
 @bounded
-def test_predicates_draw_the_same_mask(nq: int, nk: int, causal: str | None) -> None:
-    problem = AttentionProblem(1, 1, nq, nk, 8, causal=causal)
+def test_predicates_draw_the_same_mask(
+    nq: int, nk: int, causal: str | None, window: Window
+) -> None:
+    problem = AttentionProblem(1, 1, nq, nk, 8, causal=causal, window=window)
     allowed = allowed_pairs(problem)
     everything = keep_mask(problem, slice(0, nq), slice(0, nk))
     np.testing.assert_array_equal(everything, allowed)
-    np.testing.assert_array_equal(key_ends(problem), allowed.sum(axis=1))
-    assert [key_end(problem, row) for row in range(nq)] == key_ends(problem).tolist()
+    begins, ends = key_ranges(problem)
+    np.testing.assert_array_equal(ends - begins, allowed.sum(axis=1))
+    for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        assert (key_begin(problem, row), key_end(problem, row)) == (begin, end)
+        assert begin == end or allowed[row, begin:end].all()
     assert attended_pairs(problem) == allowed.sum()
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.sampled_from(MASKS), windows)
+@bounded
+def test_only_leading_rows_attend_nothing(
+    nq: int, nk: int, causal: str | None, window: Window
+) -> None:
+    """What kernels rely on: a tile's keys lie between its first row's begin and its last's end."""
+    problem = AttentionProblem(1, 1, nq, nk, 8, causal=causal, window=window)
+    seen = allowed_pairs(problem).any(axis=1)
+    assert (np.diff(seen.astype(int)) >= 0).all()
+    begins, ends = key_ranges(problem)
+    assert (np.diff(begins) >= 0).all() and (np.diff(ends) >= 0).all()
+    assert (begins[~seen] == 0).all() and (ends[~seen] == 0).all()
+
+
+def test_a_window_counts_from_the_diagonal_that_ends_in_the_last_corner() -> None:
+    """Row i attends keys i + seqlen_k - seqlen_q - left ... + right, both of them included."""
+    begins, ends = key_ranges(AttentionProblem(1, 1, 4, 6, 8, window=(1, 2)))
+    assert (begins.tolist(), ends.tolist()) == ([1, 2, 3, 4], [5, 6, 6, 6])
+    begins, ends = key_ranges(AttentionProblem(1, 1, 4, 6, 8, window=(0, 0)))
+    assert (begins.tolist(), ends.tolist()) == ([2, 3, 4, 5], [3, 4, 5, 6])
+    # causal on top: bottom_right is a right side of 0.
+    sizes = (1, 1, 4, 6, 8)
+    assert band(AttentionProblem(*sizes, causal="bottom_right", window=(3, 9))) == band(
+        AttentionProblem(*sizes, window=(3, 0))
+    )
+
+
+def test_a_window_that_causal_leaves_nothing_of_is_empty() -> None:
+    """top_left attends j <= i, a left side of 1 attends j >= i + 3: no pair is left."""
+    problem = AttentionProblem(1, 1, 4, 8, 8, causal="top_left", window=(1, None))
+    assert not allowed_pairs(problem).any() and attended_pairs(problem) == 0
+    begins, ends = key_ranges(problem)
+    assert not begins.any() and not ends.any()
+    assert (tile_map(problem, Tiling(2, 2)) == SKIPPED).all()
 
 
 @given(st.data(), st.sampled_from(MASKS))
@@ -62,11 +115,14 @@ def test_a_tile_of_the_mask_is_the_mask_of_the_tile(data: st.DataObject, causal:
 
 
 def test_bottom_right_ends_in_the_last_corner_and_top_left_starts_in_the_first() -> None:
-    short = AttentionProblem(1, 1, 2, 5, 8, causal="bottom_right")
-    assert key_ends(short).tolist() == [4, 5]
-    assert key_ends(AttentionProblem(1, 1, 2, 5, 8, causal="top_left")).tolist() == [1, 2]
-    tall = AttentionProblem(1, 1, 4, 2, 8, causal="bottom_right")
-    assert key_ends(tall).tolist() == [0, 0, 1, 2]  # the first rows see no key at all
+    def ends(nq: int, nk: int, causal: str) -> list[int]:
+        begins, ends = key_ranges(AttentionProblem(1, 1, nq, nk, 8, causal=causal))
+        assert not begins.any()
+        return ends.tolist()
+
+    assert ends(2, 5, "bottom_right") == [4, 5]
+    assert ends(2, 5, "top_left") == [1, 2]
+    assert ends(4, 2, "bottom_right") == [0, 0, 1, 2]  # the first rows see no key at all
 
 
 def test_flops_count_attended_pairs_exactly() -> None:
@@ -79,20 +135,39 @@ def test_flops_count_attended_pairs_exactly() -> None:
 
 @pytest.mark.parametrize("causal", MASKS)
 def test_long_sequences_do_not_overflow(causal: str | None) -> None:
-    n = 2**20
+    n = 2**24
     pairs = attended_pairs(AttentionProblem(1, 1, n, n, 64, causal=causal))
     assert pairs == (n * n if causal is None else n * (n + 1) // 2)
+    window = AttentionProblem(1, 1, n, n, 64, causal=causal, window=(9, 0))
+    assert attended_pairs(window) == 10 * n - 45
+
+
+@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=5), st.sampled_from(MASKS), windows)
+@bounded
+def test_packed_sequences_are_masked_each_for_itself(
+    lengths: list[tuple[int, int]], causal: str | None, window: Window
+) -> None:
+    ends = [np.cumsum([0, *column]).tolist() for column in zip(*lengths, strict=True)]
+    packed = Packed(tuple(ends[0]), tuple(ends[1]))
+    longest = (packed.longest_q, packed.longest_k)
+    problem = AttentionProblem(
+        len(lengths), 2, *longest, 8, causal=causal, window=window, packed=packed
+    )
+    alone = [AttentionProblem(1, 2, *n, 8, causal=causal, window=window) for n in lengths]
+    assert attended_pairs(problem) == sum(2 * allowed_pairs(one).sum() for one in alone)
+    assert [part.problem for part in parts(problem)] == alone
 
 
 # -- block masks ----------------------------------------------------------------------------
 
 
-@given(positive, positive, blocks, blocks, leads, st.sampled_from(MASKS))
+@given(positive, positive, blocks, blocks, leads, st.sampled_from(MASKS), windows)
 @bounded
 def test_a_block_mask_is_drawn_element_by_element(
-    nq: int, nk: int, block_m: int, block_n: int, lead: tuple[int, int], causal: str | None
-) -> None:
-    problem = masked(nq, nk, block_m, block_n, lead, causal)
+    nq: int, nk: int, block_m: int, block_n: int, lead: tuple[int, int], causal: str | None,
+    window: Window,
+) -> None:  # fmt: skip
+    problem = masked(nq, nk, block_m, block_n, lead, causal, window)
     allowed = allowed_pairs(problem)
     everything = keep_mask(problem, slice(0, nq), slice(0, nk))
     np.testing.assert_array_equal(everything, allowed)
@@ -139,13 +214,13 @@ def brute_tile_map(problem: AttentionProblem, tiling: Tiling) -> np.ndarray:
     return state
 
 
-@given(positive, positive, blocks, blocks, blocks, blocks, leads, st.sampled_from(MASKS))
+@given(positive, positive, blocks, blocks, blocks, blocks, leads, st.sampled_from(MASKS), windows)
 @bounded
 def test_the_tile_map_is_what_the_elements_say(
     nq: int, nk: int, mask_m: int, mask_n: int, block_m: int, block_n: int,
-    lead: tuple[int, int], causal: str | None,
+    lead: tuple[int, int], causal: str | None, window: Window,
 ) -> None:  # fmt: skip
-    problem, tiling = masked(nq, nk, mask_m, mask_n, lead, causal), Tiling(block_m, block_n)
+    problem, tiling = masked(nq, nk, mask_m, mask_n, lead, causal, window), Tiling(block_m, block_n)
     state = tile_map(problem, tiling)
     assert state.dtype == np.uint8
     np.testing.assert_array_equal(state, brute_tile_map(problem, tiling))
@@ -163,12 +238,13 @@ def test_the_tile_map_on_awkward_shapes(shape: tuple[int, int], causal: str | No
         np.testing.assert_array_equal(tile_map(problem, tiling), brute_tile_map(problem, tiling))
 
 
-@given(positive, positive, blocks, blocks, st.sampled_from(MASKS))
+@given(positive, positive, blocks, blocks, st.sampled_from(MASKS), windows)
 @bounded
 def test_without_a_block_mask_no_tile_is_mixed(
-    nq: int, nk: int, block_m: int, block_n: int, causal: str | None
+    nq: int, nk: int, block_m: int, block_n: int, causal: str | None, window: Window
 ) -> None:
-    problem, tiling = AttentionProblem(2, 3, nq, nk, 8, causal=causal), Tiling(block_m, block_n)
+    problem = AttentionProblem(2, 3, nq, nk, 8, causal=causal, window=window)
+    tiling = Tiling(block_m, block_n)
     state = tile_map(problem, tiling)
     assert state.shape[:2] == (1, 1) and not (state == MIXED).any()
     np.testing.assert_array_equal(state, brute_tile_map(problem, tiling))
@@ -187,22 +263,27 @@ def test_every_head_is_in_one_group_with_its_own_mask(lead: tuple[int, int]) -> 
     problem = masked(23, 31, 5, 7, lead, "bottom_right")
     whole = np.broadcast_to(allowed_pairs(problem), (2, 3, 23, 31))
     seen = np.zeros((2, 3), int)
-    groups = list(split_by_mask(problem))
-    for batches, heads, group in groups:
-        seen[batches, heads] += 1
-        assert (group.batch, group.nheads) == seen[batches, heads].shape
+    groups = list(parts(problem))
+    for part in groups:
+        group = part.problem
+        seen[part.batches, part.heads] += 1
+        assert (group.batch, group.nheads) == seen[part.batches, part.heads].shape
         assert group.block_mask is not None and group.block_mask.lead == (1, 1)
+        assert part.masks == part.batches
         np.testing.assert_array_equal(
             np.broadcast_to(allowed_pairs(group), (group.batch, group.nheads, 23, 31)),
-            whole[batches, heads],
+            part.of_q(whole),
         )
     assert (seen == 1).all() and len(groups) == lead[0] * lead[1]
-    assert sum(attended_pairs(group) for _, _, group in groups) == attended_pairs(problem)
+    assert sum(attended_pairs(part.problem) for part in groups) == attended_pairs(problem)
 
 
-def test_without_a_block_mask_there_is_one_group() -> None:
+def test_without_a_block_mask_there_is_one_part_with_a_kv_head_for_each_head() -> None:
     problem = AttentionProblem(2, 3, 23, 31, 8, causal="top_left", nheads_kv=1)
-    assert list(split_by_mask(problem)) == [(slice(0, 2), slice(0, 3), problem)]
+    (part,) = parts(problem)
+    assert part.problem == AttentionProblem(2, 3, 23, 31, 8, causal="top_left")
+    rows, keys = np.zeros((2, 3, 23, 8)), np.zeros((2, 3, 31, 8))
+    assert part.of_q(rows).shape == rows.shape and part.of_k(keys).shape == keys.shape
 
 
 def test_pairs_under_a_block_mask_do_not_overflow() -> None:

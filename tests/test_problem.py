@@ -182,6 +182,71 @@ def test_a_block_mask_is_for_all_heads_or_for_each(lead: tuple[int, int]) -> Non
             problem(batch=3, nheads=5, block_mask=BlockMask.from_dense(keep, 16, 32))
 
 
+@pytest.mark.parametrize(
+    ("window", "kept"),
+    [
+        (None, None), ((None, None), None), ((3, 0), (3, 0)), ([3, None], (3, None)),
+        ((np.int64(3), 4.0), (3, 4)), ((0, 2**31), (0, 2**31)),
+    ],
+)  # fmt: skip
+def test_a_window_is_a_pair_of_sides(window: Any, kept: object) -> None:
+    assert problem(window=window).window == kept
+
+
+@pytest.mark.parametrize("window", [5, (5,), (1, 2, 3), "12", "1", object(), True])
+def test_a_window_that_is_no_pair_is_refused(window: object) -> None:
+    with pytest.raises(
+        ValueError, match=r"^window = .* is not a pair: .* e\.g\. window=\(128, 0\)"
+    ):
+        problem(window=window)
+
+
+@pytest.mark.parametrize("side", [-1, 0.5, "1", True, 2**31 + 1])
+def test_a_side_that_is_no_number_of_keys_is_refused_by_name(side: object) -> None:
+    for name, window in (("left", (side, 0)), ("right", (0, side))):
+        with pytest.raises(ValueError, match=rf"^window {name} = .* Use None for an unbounded"):
+            problem(window=window)
+
+
+def test_dropout_needs_a_seed_or_a_mask() -> None:
+    assert problem(dropout_p=0.1, seed=np.uint64(2**64 - 1)).seed == 2**64 - 1
+    assert problem(dropout_p=0.1, keep_given=True).seed is None
+    assert problem(dropout_p=0).dropout_p == 0.0
+    with pytest.raises(ValueError, match=r"dropout_p = 0\.1 needs a seed: pass seed=0"):
+        problem(dropout_p=0.1)
+    for value in (1.0, -0.1, math.nan, "0.1", True, None):
+        with pytest.raises(ValueError, match=r"^dropout_p = .* must be at least 0 and below 1"):
+            problem(dropout_p=value, seed=0)
+    for seed in (-1, 2**64, 0.5, "1"):
+        with pytest.raises(ValueError, match=r"^seed = .* between 0 and 18446744073709551615"):
+            problem(dropout_p=0.1, seed=seed)
+
+
+def test_a_bias_is_of_the_io_dtype_or_fp32() -> None:
+    assert problem(dtype="fp16", bias_dtype="fp16").bias_dtype == "float16"
+    assert problem(dtype="bf16", bias_dtype=np.float32).bias_dtype == "float32"
+    with pytest.raises(ValueError, match=r"bias is float16, q is bfloat16: cast the bias to bf"):
+        problem(dtype="bf16", bias_dtype="float16")
+    with pytest.raises(ValueError, match=r"float64.*cast"):
+        problem(bias_dtype=np.float64)
+
+
+def test_heads_of_a_group() -> None:
+    assert (problem().group, problem(nheads_kv=2).group, problem(nheads_kv=1).group) == (1, 2, 4)
+    grouped = problem(nheads_kv=2)
+    assert (grouped.q_rows, grouped.kv_rows) == (2 * 4 * 113, 2 * 2 * 203)
+
+
+def test_options_make_another_problem() -> None:
+    """Problems are keys of caches: every option has to tell them apart."""
+    options: list[dict[str, Any]] = [
+        {}, {"window": (1, 0)}, {"dropout_p": 0.1, "seed": 0}, {"dropout_p": 0.1, "seed": 1},
+        {"dropout_p": 0.2, "seed": 0}, {"masked": True}, {"bias_dtype": "float32"},
+        {"dropout_p": 0.1, "keep_given": True}, {"nheads_kv": 2},
+    ]  # fmt: skip
+    assert len({problem(**one) for one in options}) == len(options)
+
+
 @pytest.mark.parametrize("sizes", [{"batch": 0}, {"seqlen_q": 0}, {"seqlen_k": 0}])
 def test_zero_rows_are_a_valid_problem(sizes: dict[str, int]) -> None:
     p = problem(**sizes)
@@ -213,3 +278,8 @@ def test_describe() -> None:
     assert text == "B = 2, H = 4, N_q = 113, N_k = 203, d = 64, fp32, causal (top_left)"
     text = problem(causal=True, dtype="bf16", block_mask=butterfly()).describe()
     assert text.endswith("bf16, causal (bottom_right), butterfly block mask 16 x 32, s = 0.571")
+    text = problem(window=(3, None), dropout_p=0.1, seed=0, masked=True, nheads_kv=2).describe()
+    assert text == (
+        "B = 2, H = 4, H_kv = 2, N_q = 113, N_k = 203, d = 64, fp16, window (3, ∞), mask, dropout"
+    )
+    assert problem(bias_dtype="fp32").describe().endswith("fp16, bias")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fa_kernels import tile_list
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.masks import split_by_mask
+from fa_kernels.masks import parts
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tile_list import FLAG_BITS, FLAG_FIRST, FLAG_LAST, FLAG_MIXED, TileLists
 from fa_kernels.tiling import Tiling
@@ -49,8 +49,8 @@ def kept_tiles(problem: AttentionProblem, tiling: Tiling) -> tuple[np.ndarray, n
 
 def groups(problem: AttentionProblem) -> Iterator[tuple[int, AttentionProblem]]:
     """(lead, problem with the one mask of it), in the order of the lists."""
-    for lead, (_, _, group) in enumerate(split_by_mask(problem)):
-        yield lead, group
+    for lead, part in enumerate(parts(problem)):
+        yield lead, part.problem
 
 
 def assert_by_q(problem: AttentionProblem, tiling: Tiling) -> None:
@@ -88,16 +88,19 @@ def assert_by_kv(problem: AttentionProblem, tiling: Tiling) -> None:
 sizes = st.integers(1, 30)
 blocks = st.integers(1, 34)
 leads = st.sampled_from(((1, 1), (1, 3), (2, 1), (2, 3)))
+side = st.one_of(st.none(), st.integers(0, 40))
+windows = st.one_of(st.none(), st.tuples(side, side))
+Window = tuple[int | None, int | None] | None
 
 
-@given(sizes, sizes, blocks, blocks, blocks, blocks, leads, st.sampled_from(MASKS))
+@given(sizes, sizes, blocks, blocks, blocks, blocks, leads, st.sampled_from(MASKS), windows)
 @bounded
 def test_lists_are_what_the_elements_say(
     nq: int, nk: int, mask_m: int, mask_n: int, block_m: int, block_n: int,
-    lead: tuple[int, int], causal: str | None,
+    lead: tuple[int, int], causal: str | None, window: Window,
 ) -> None:  # fmt: skip
     mask = random_mask(nq, nk, mask_m, mask_n, lead, seed=31 * nq + nk)
-    problem = AttentionProblem(2, 3, nq, nk, 8, causal=causal, block_mask=mask)
+    problem = AttentionProblem(2, 3, nq, nk, 8, causal=causal, window=window, block_mask=mask)
     assert_by_q(problem, Tiling(block_m, block_n))
     assert_by_kv(problem, Tiling(block_m, block_n))
 
@@ -167,3 +170,54 @@ def test_a_mask_that_keeps_nothing_gives_empty_lists() -> None:
     assert len(tile_list.by_q(problem, Tiling(8, 8)).entries) == 0
     kv = tile_list.by_kv(problem, Tiling(8, 8))
     assert [entry >> FLAG_BITS for entry in kv.of(2).tolist()] == [0, 1] and len(kv.entries) == 2
+
+
+# -- without a block mask: ranges -----------------------------------------------------------
+
+
+@given(sizes, sizes, blocks, blocks, st.sampled_from(MASKS), windows)
+@bounded
+def test_ranges_of_tiles_are_the_lists(
+    nq: int, nk: int, block_m: int, block_n: int, causal: str | None, window: Window
+) -> None:
+    """What kernels compute from the band, without a list in memory."""
+    problem = AttentionProblem(1, 1, nq, nk, 8, causal=causal, window=window)
+    tiling, allowed = Tiling(block_m, block_n), allowed_pairs(problem)
+    lists = tile_list.by_q(problem, tiling)
+    all_rows = tile_list.q_tiles(problem, block_m)
+    assert [row for rows in all_rows for row in range(nq)[rows]] == list(range(nq))
+    for i, rows in enumerate(all_rows):
+        visited = tile_list.k_tiles(problem, rows, block_n)
+        assert [tile for tile, _ in read(lists, i)] == list(visited)
+        cols = [tile_list.keys_of(problem, rows, j, block_n) for j in visited]
+        loaded = np.zeros(nk, bool)
+        for j, keys in zip(visited, cols, strict=True):
+            assert keys.start == j * block_n < keys.stop <= nk
+            loaded[keys] = True
+        attended = allowed[rows].any(axis=0)
+        assert not (attended & ~loaded).any(), "every attended key is loaded"
+        last = np.flatnonzero(allowed[rows.stop - 1])
+        assert not cols or cols[-1].stop == last[-1] + 1, "and none after the last row's last"
+
+
+@given(sizes, sizes, blocks, blocks, st.sampled_from(MASKS), windows)
+@bounded
+def test_every_kv_tile_between_the_first_and_the_last_is_attended(
+    nq: int, nk: int, block_m: int, block_n: int, causal: str | None, window: Window
+) -> None:
+    problem = AttentionProblem(1, 1, nq, nk, 8, causal=causal, window=window)
+    lists = tile_list.by_kv(problem, Tiling(block_m, block_n))
+    visited = [j for j in range(lists.lists - 1) if len(lists.of(j))]
+    assert visited == list(tile_list.k_tiles(problem, slice(0, nq), block_n))
+
+
+def test_no_rows_visit_no_tile() -> None:
+    problem = AttentionProblem(1, 1, 0, 8, 8)
+    assert tile_list.q_tiles(problem, 4) == []
+    assert list(tile_list.k_tiles(problem, slice(0, 0), 4)) == []
+
+
+def test_without_keys_every_q_tile_attends_nothing() -> None:
+    lists = tile_list.by_kv(AttentionProblem(1, 1, 9, 0, 8), Tiling(4, 4))
+    assert [entry >> FLAG_BITS for entry in lists.of(lists.lists - 1).tolist()] == [0, 1, 2]
+    assert lists.lists == 1

@@ -176,6 +176,17 @@ def test_the_scale_is_the_calls(variant: str) -> None:
     assert trace.alpha.tolist() == [0.0, 1.0, 1.0, 1.0]
 
 
+@each_traced
+def test_grouped_heads_are_traced_with_their_key_head(variant: str) -> None:
+    dtype = VARIANTS[variant].dtypes[0]
+    q, k, v = random_inputs(AttentionProblem(2, 6, NQ, NK, 20, dtype, nheads_kv=2), dtype)
+    for head in (0, 2, 3, 5):
+        trace = traced(variant, (1, head, 17), (q, k, v), causal=True)
+        spread = (q, np.repeat(k, 3, axis=1), np.repeat(v, 3, axis=1))
+        allowed = allowed_pairs(AttentionProblem(1, 1, NQ, NK, 20, causal="bottom_right"))[17]
+        assert_is_the_prefix(trace, spread, allowed)
+
+
 def test_torch_tensors_give_the_same_trace() -> None:
     torch = pytest.importorskip("torch")
     inputs = make("flash_q_outer")

@@ -8,6 +8,7 @@ import pytest
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.compile import KERNEL_DIR, kernel_names
 from fa_kernels.cuda.plan import PLANS
+from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
 from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
@@ -292,3 +293,79 @@ def test_roundings_count_how_often_o_is_rounded(variant: Variant) -> None:
     problem = AttentionProblem(1, 1, 64, 203, 64, "float16")
     visits = 7 if variant.name == "flash_kv_outer_io" else 1  # ceil(203 / 32)
     assert variant.roundings(problem, Tiling(64, 32)) == visits
+
+
+# -- backward -------------------------------------------------------------------------------
+
+
+def test_every_algorithm_but_the_naive_one_has_a_backward(variant: Variant) -> None:
+    """Controls use their partner's, whose gradients they share."""
+    expected = variant.control_for is None and variant.name != "standard_naive"
+    assert (variant.backward is not None) == expected
+
+
+def test_the_backward_fits_together(variant: Variant) -> None:
+    backward = variant.backward
+    if backward is None:
+        pytest.skip("has no backward pass")
+    assert backward.kernel == f"{variant.kernel}_backward" and backward.kernel in kernel_names()
+    assert backward.plan in BACKWARD_PLANS[backward.kernel]
+    problem = AttentionProblem(1, 2, 64, 64, 64, wide(variant))
+    tiling = backward.default_tiling(64, problem.itemsize, 99 * 1024)
+    assert backward.plan(problem, tiling).kernel == backward.kernel
+    assert f"kernel {backward.kernel}" in repr(backward) and backward.source in repr(backward)
+    first_line = (KERNEL_DIR / f"{backward.kernel}.cu").read_text(encoding="utf-8").split("\n")[0]
+    assert first_line.startswith("// ")
+    named = {name.split("_", 1)[1] for name in kernel_names() if name.endswith("_backward")}
+    assert f"{variant.name}_backward" in named
+
+
+def test_a_backward_reads_more_than_its_forward(variant: Variant) -> None:
+    """Five products instead of two, from the same tiles."""
+    backward = variant.backward
+    if backward is None:
+        pytest.skip("has no backward pass")
+    problem, tiling = AttentionProblem(2, 4, 512, 512, 64, wide(variant), nheads_kv=2), ODD_TILING
+    for forward, model in (
+        (variant.paper, backward.paper),
+        (variant.launched, backward.launched),
+    ):
+        assert model(problem, tiling).total_bytes > forward(problem, tiling).total_bytes
+    owned = backward.launched(problem, tiling, deterministic=True)
+    atomic = backward.launched(problem, tiling)
+    assert owned.same_as(atomic) == (variant.name != "flash_q_outer")
+
+
+@pytest.mark.parametrize("bias", [None, "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_memory_of_the_backward_is_what_the_sizes_say(
+    variant: Variant, dtype: str, bias: str | None
+) -> None:
+    backward = variant.backward
+    if backward is None:
+        pytest.skip("has no backward pass")
+    problem = AttentionProblem(2, 3, 113, 203, 20, dtype, bias_dtype=bias)
+    q, stats, scores = 6 * 113 * 20 * 4, 6 * 113 * 4, 6 * 113 * 203 * problem.itemsize
+    partial = q if dtype == "float16" else 0  # an fp32 dq is its own sum
+    row_numbers = 2 * stats if bias else 0
+    workspace = {
+        "standard_tiled": 2 * scores + stats,  # P and dS, and the lse that comes with P
+        "flash_kv_outer": partial + row_numbers,
+        "flash_q_outer": partial + stats + row_numbers,
+    }[variant.name]
+    assert backward.workspace_bytes(problem) == workspace
+    kept = scores if variant.name == "standard_tiled" else problem.q_bytes + problem.lse_bytes
+    assert backward.saved_bytes(problem) == kept
+
+
+def test_what_is_kept_grows_with_n_squared_or_with_n(variant: Variant) -> None:
+    backward = variant.backward
+    if backward is None:
+        pytest.skip("has no backward pass")
+
+    def memory(n: int) -> int:
+        problem = AttentionProblem(1, 1, n, n, 64, "float16")
+        return backward.saved_bytes(problem) + backward.workspace_bytes(problem)
+
+    factor = memory(2**17) / memory(2**16)
+    assert factor == (2.0 if variant.keeps_scores_on_chip else pytest.approx(4.0, rel=1e-3))

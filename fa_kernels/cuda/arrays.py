@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fa_kernels.cuda.launch import available, what_is_missing
+from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 
+#: Runs an algorithm: takes arrays, problem, tiling and keywords, gives arrays back.
+Run = Callable[..., tuple[Any, ...]]
 
-def _library(array: Any) -> str:
+
+def library_of(array: Any) -> str:
+    """The top-level package that the array's type comes from: "numpy", "cupy", "torch" ..."""
     return type(array).__module__.split(".")[0]
 
 
 def kind(array: Any) -> str:
     """ "numpy", "cupy:0", "torch:cpu" or "torch:cuda:0"."""
-    library = _library(array)
+    library = library_of(array)
     if library == "torch":
         return f"torch:{array.device}"
     return f"cupy:{array.device.id}" if library == "cupy" else "numpy"
@@ -34,30 +40,40 @@ def on_gpu(array: Any) -> bool:
     return kind(array).startswith(("cupy", "torch:cuda"))
 
 
-def refuse_unusable(name: str, array: Any) -> None:
-    """Raise unless `array` is a 4-D NumPy, CuPy or torch array that needs no gradient."""
-    library = _library(array)
+def refuse_unusable(name: str, array: Any, shape: str, grad: str, axes: range) -> None:
+    """Raise unless `array` is a NumPy, CuPy or torch array that can be read as it lies.
+
+    Args:
+        shape: what to pass, in words, e.g. "(batch, nheads, seqlen, head_dim)".
+        grad: what to do about a torch tensor that requires grad, in words.
+        axes: how many axes it may have.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: naming the array and the remedy.
+    """
+    library = library_of(array)
     masked = type(array).__module__.startswith("numpy.ma")  # its mask would silently be ignored
     if library not in ("numpy", "cupy", "torch") or masked or not hasattr(array, "shape"):
         raise TypeError(
             f"{name} is a {type(array).__name__}: pass a NumPy, CuPy or torch array of shape "
-            "(batch, nheads, seqlen, head_dim)."
+            f"{shape}."
         )
-    if len(array.shape) != 4:
+    if len(array.shape) not in axes:
+        few = f"{axes.start} axes" if len(axes) == 1 else f"{axes.start} to {axes.stop - 1} axes"
+        change = "Add" if len(array.shape) < axes.start else "Drop"
         raise ValueError(
-            f"{name} has shape {tuple(array.shape)}: expected 4 axes, "
-            "(batch, nheads, seqlen, head_dim). Add axes of length 1."
+            f"{name} has shape {tuple(array.shape)}: expected {few}, {shape}. "
+            f"{change} axes of length 1."
         )
-    if library == "torch" and str(array.layout) != "torch.strided":
+    if library != "torch":
+        return
+    if str(array.layout) != "torch.strided":
         raise ValueError(f"{name} is a {array.layout} tensor: pass {name}.to_dense().")
-    if library == "torch" and array.is_neg():
+    if array.is_neg():
         raise ValueError(f"{name} is a lazily negated view: pass {name}.resolve_neg().")
-    if library == "torch" and array.requires_grad:
-        raise NotImplementedError(
-            f"{name} requires grad, and there is no backward pass yet: call it on "
-            f"{name}.detach(), or inside torch.no_grad() on tensors that need no gradient."
-        )
-    if library == "torch" and array.device.type not in ("cpu", "cuda"):
+    if array.requires_grad:
+        raise NotImplementedError(f"{name} requires grad, {grad}")
+    if array.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{name} lives on {array.device}: move it to the CPU or a CUDA GPU.")
 
 
@@ -72,7 +88,7 @@ def refuse_without_gpu() -> None:
 
 def to_numpy(array: Any) -> np.ndarray:
     """A host array or torch CPU tensor as a NumPy array, without a copy."""
-    if _library(array) != "torch":
+    if library_of(array) != "torch":
         return array
     if str(array.dtype) == "torch.bfloat16":  # torch gives NumPy no bfloat16, but its bits
         return array.view(sys.modules["torch"].int16).numpy().view(bfloat16())
@@ -102,7 +118,7 @@ def bfloat16() -> np.dtype:
 
 def like(template: Any, result: np.ndarray) -> Any:
     """A NumPy result as the template's kind."""
-    if _library(template) != "torch":
+    if library_of(template) != "torch":
         return result
     torch = sys.modules["torch"]
     if result.dtype.name == "bfloat16":
@@ -110,25 +126,118 @@ def like(template: Any, result: np.ndarray) -> Any:
     return torch.from_numpy(result)
 
 
-def empty_result(q: Any, problem: AttentionProblem) -> tuple[Any, Any]:
+def empty_result(q: Any) -> tuple[Any, Any]:
     """out 0 and lse -inf of q's kind: what attending no key at all gives."""
-    if _library(q) == "torch":
+    lse = full(q, q.shape[:3], -np.inf, "float64" if "float64" in str(q.dtype) else "float32")
+    return zeros_like(q), lse
+
+
+def full(template: Any, shape: Sequence[int], value: float, dtype: str) -> Any:
+    """An array of the template's kind and device, filled with `value`."""
+    if library_of(template) == "torch":
         torch = sys.modules["torch"]
-        lse = torch.full(q.shape[:3], -np.inf, dtype=torch.float32, device=q.device)
-        return torch.zeros_like(q), lse
-    if _library(q) == "cupy":
+        return torch.full(tuple(shape), value, dtype=getattr(torch, dtype), device=template.device)
+    if library_of(template) == "cupy":
         import cupy
 
-        return cupy.zeros_like(q), cupy.full(q.shape[:3], -np.inf, np.float32)
-    return np.zeros(q.shape, q.dtype), np.full(q.shape[:3], -np.inf, np.float32)
+        with template.device:
+            return cupy.full(shape, value, dtype)
+    return np.full(shape, value, dtype)
+
+
+def zeros_like(array: Any) -> Any:
+    """Zeros of the array's kind, device, shape and dtype, in memory of their own."""
+    if library_of(array) == "torch":
+        return array.new_zeros(array.shape)
+    if library_of(array) == "cupy":
+        import cupy
+
+        with array.device:
+            return cupy.zeros(array.shape, array.dtype)
+    return np.zeros(array.shape, array.dtype)
+
+
+def broadcast_to(array: Any, shape: tuple[int, ...]) -> Any:
+    """A view of that shape, with stride 0 along what the array does not differ over."""
+    if library_of(array) == "torch":
+        return array.expand(shape)
+    if library_of(array) == "cupy":
+        import cupy
+
+        return cupy.broadcast_to(array, shape)
+    return np.broadcast_to(array, shape)
+
+
+def compact(array: Any) -> Any:
+    """What a broadcast view really holds: a view with one element along every axis of stride 0."""
+    strides = array.stride() if library_of(array) == "torch" else array.strides
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
+
+
+def compact_bytes(array: Any) -> int:
+    """Bytes of an array without those that broadcasting only seems to add."""
+    return int(np.prod(compact(array).shape, dtype=np.int64)) * int(array.dtype.itemsize)
+
+
+def converted(extras: Extras, convert: Callable[[Any], Any]) -> Extras:
+    """`extras` with every array that is there converted."""
+    there = {name: getattr(extras, name) for name in ("mask", "bias", "dropout_keep")}
+    return replace(extras, **{n: convert(a) for n, a in there.items() if a is not None})
+
+
+def run_on_host(
+    run: Run,
+    inputs: Sequence[Any],
+    problem: AttentionProblem,
+    tiling: Tiling,
+    extras: Extras = NO_EXTRAS,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """Run an algorithm in NumPy and give its results back as the kind of the first input."""
+    arrays = [to_numpy(x) for x in inputs]
+    # Overflow and NaN follow the inputs here as they do on the GPU: silently, row by row.
+    with np.errstate(over="ignore", invalid="ignore"):
+        extras = converted(extras, to_numpy)
+        results = run(*arrays, problem, tiling, extras=extras, **options)
+    return tuple(like(inputs[0], result) for result in results)
+
+
+def run_on_gpu(
+    run: Run,
+    inputs: Sequence[Any],
+    problem: AttentionProblem,
+    tiling: Tiling,
+    extras: Extras = NO_EXTRAS,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """Run CUDA kernels and give their results back as the kind of the first input.
+
+    NumPy arrays and torch CPU tensors are copied to the GPU (of broadcast views only what they
+    hold) and the results back; CuPy arrays and torch CUDA tensors are used in place (DLPack), on
+    the stream of their library. Broadcast views have stride 0 on the GPU, too.
+
+    Args:
+        run: `run(*arrays, problem, tiling, extras=, **options)` over CuPy arrays, whose last
+            result is the traffic, which is left out here.
+        inputs: arrays of one kind: q, k, v, or what the backward pass takes.
+    """
+    with _device_and_stream(inputs[0]):
+        arrays = [_to_cupy(x) for x in inputs]
+        extras = converted(extras, _to_cupy)
+        results = run(*arrays, problem, tiling, extras=extras, **options)[:-1]
+    return tuple(_from_cupy(inputs[0], result) for result in results)
 
 
 @contextlib.contextmanager
-def _callers_stream(array: Any) -> Iterator[None]:
-    """CuPy's current stream, or torch's for a torch tensor, so that launches stay in order."""
+def _device_and_stream(array: Any) -> Iterator[None]:
+    """The array's device; for a torch tensor also torch's stream: launches stay in order."""
     import cupy
 
-    if _library(array) != "torch":
+    if library_of(array) == "cupy":
+        with array.device:
+            yield
+        return
+    if not on_gpu(array):
         yield
         return
     current = sys.modules["torch"].cuda.current_stream(array.device)
@@ -140,36 +249,43 @@ def _callers_stream(array: Any) -> Iterator[None]:
         yield
 
 
-def run_on_gpu(
-    run: Callable[..., tuple[Any, Any, Any]],
-    q: Any,
-    k: Any,
-    v: Any,
-    problem: AttentionProblem,
-    tiling: Tiling,
-) -> tuple[Any, Any]:
-    """Run a variant's CUDA kernels on q, k, v and give out and lse back as q's kind.
+def _to_cupy(array: Any) -> Any:
+    """The array on the GPU: in place if it is there, else a copy of what it holds."""
+    import cupy
 
-    NumPy arrays and torch CPU tensors are copied to the GPU and the results back; CuPy arrays and
-    torch CUDA tensors are used in place (DLPack).
+    if library_of(array) == "cupy":
+        return array
+    shape, held = tuple(array.shape), compact(array)
+    if on_gpu(array):
+        held = _from_dlpack(held)
+    else:
+        held = to_numpy(held)
+        held = cupy.asarray(held.astype(held.dtype.newbyteorder("="), copy=False))
+    return held if held.shape == shape else cupy.broadcast_to(held, shape)
+
+
+def _from_dlpack(tensor: Any) -> Any:
+    """A torch CUDA tensor as a CuPy array over the same memory.
+
+    bf16 and bool travel as bits, which every version of DLPack knows.
     """
     import cupy
 
-    if not on_gpu(q):
-        host = [to_numpy(x) for x in (q, k, v)]
-        native = host[0].dtype.newbyteorder("=")
-        device = [cupy.asarray(x.astype(native, copy=False)) for x in host]
-        out, lse, _ = run(*device, problem, tiling)
-        return like(q, out.get()), like(q, lse.get())
-    if _library(q) == "cupy":
-        with q.device:
-            out, lse, _ = run(q, k, v, problem, tiling)
-        return out, lse
     torch = sys.modules["torch"]
-    half = q.dtype == torch.bfloat16  # travels as its bits, which every DLPack knows
-    with _callers_stream(q):
-        inputs = [cupy.from_dlpack(x.view(torch.int16) if half else x) for x in (q, k, v)]
-        inputs = [x.view(bfloat16()) for x in inputs] if half else inputs
-        out, lse, _ = run(*inputs, problem, tiling)
-    out = torch.from_dlpack(out.view(np.int16) if half else out)
-    return out.view(torch.bfloat16) if half else out, torch.from_dlpack(lse)
+    if tensor.dtype == torch.bfloat16:
+        return cupy.from_dlpack(tensor.view(torch.int16)).view(bfloat16())
+    if tensor.dtype == torch.bool:
+        return cupy.from_dlpack(tensor.view(torch.uint8)).view(np.bool_)
+    return cupy.from_dlpack(tensor)
+
+
+def _from_cupy(template: Any, result: Any) -> Any:
+    """A CuPy result as the template's kind: in place on the GPU, else copied to the host."""
+    if library_of(template) == "cupy":
+        return result
+    if not on_gpu(template):
+        return like(template, result.get())
+    torch = sys.modules["torch"]
+    if result.dtype.name == "bfloat16":
+        return torch.from_dlpack(result.view(np.int16)).view(torch.bfloat16)
+    return torch.from_dlpack(result)

@@ -16,7 +16,7 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, refuse_smem
 from fa_kernels.units import capacity
 
-#: Above this, CUDA wants the kernel's maximum raised before a launch.
+#: Above this, static shared memory included, CUDA wants the kernel's maximum raised first.
 DEFAULT_SMEM_BYTES = 48 * 1024
 
 
@@ -99,7 +99,7 @@ def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
         elif not isinstance(arg, (np.generic, np.ndarray)):
             raise TypeError(f"kernel argument {arg!r} must be a NumPy scalar of the kernel's width")
     kernel = load_entry(plan.kernel, plan.macros, step.entry)
-    if step.smem_bytes > DEFAULT_SMEM_BYTES:
+    if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
         kernel.max_dynamic_shared_size_bytes = step.smem_bytes
     kernel((step.grid,), (step.threads,), tuple(args), shared_mem=step.smem_bytes)
 
@@ -113,9 +113,10 @@ def refuse_on_this_gpu(
         ValueError: names the tiles or the row, what they need, the limit and a remedy.
     """
     limit = smem_limit_bytes()
-    refuse_smem(plan.layout, tiling, problem.head_dim, problem.dtype, limit, where)
+    sizes = (problem.head_dim, problem.dtype, limit, where)
+    refuse_smem(plan.layout, tiling, *sizes, plan.layout_of)
     need = max(step.smem_bytes + step.static_smem_bytes for step in plan.steps)
-    if need > limit and len(plan.steps) == 1:
+    if need > limit and "ROW_THREADS" not in plan.macros:  # no launch keeps whole rows of scores
         raise ValueError(
             f"B_c = {tiling.block_n}, B_r = {tiling.block_m} and the mask need {capacity(need)} "
             f"({need} bytes) of shared memory per block, {where} allows {limit} bytes: "

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fa_kernels.cuda.arguments import option_macros
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import softmax_reads
 from fa_kernels.tiling import (
+    LayoutOf,
     SmemLayout,
     Tiling,
     flash_smem,
@@ -19,7 +18,6 @@ from fa_kernels.tiling import (
     standard_scores_smem,
     with_block_mask,
 )
-from fa_kernels.units import KIB
 
 IO_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 #: Grid x limit of CUDA; all our grids are one-dimensional.
@@ -52,12 +50,16 @@ class LaunchStep:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One kernel file compiled with `macros`, and the launches made from it, in order."""
+    """One kernel file compiled with `macros`, and the launches made from it, in order.
+
+    `layout_of` gives the layout of other tiles, where these are refused.
+    """
 
     kernel: str
     macros: Mapping[str, int]
     steps: tuple[LaunchStep, ...]
     layout: SmemLayout
+    layout_of: LayoutOf = flash_smem
 
     @property
     def smem_bytes(self) -> int:
@@ -79,25 +81,25 @@ def plan_threads(tiling: Tiling, head_dim: int, smem_bytes: int, blocks: int | N
     if blocks is not None:
         blocks_per_sm = min(blocks_per_sm, -(-blocks // H200_SMS))
     while threads < 256 and (
-        threads * blocks_per_sm < 320 or _accumulators(tiling.block_m, head_dim, threads) > 64
+        threads * blocks_per_sm < 320 or accumulators(tiling.block_m, head_dim, threads) > 64
     ):
         threads *= 2
     return threads
 
 
-def _accumulators(block_m: int, head_dim: int, threads: int) -> int:
-    """fp32 registers per thread that hold the O tile (O_ROWS * O_COL_GROUPS * 4 in tile.cuh)."""
+def accumulators(block_m: int, head_dim: int, threads: int) -> int:
+    """fp32 registers per thread that hold a tile of so many rows (`Accumulator` in tile.cuh)."""
     groups = -(-head_dim // 4)
     o_tx = min(16, 1 << (groups - 1).bit_length())
     return -(-block_m // (threads // o_tx)) * -(-groups // o_tx) * 4
 
 
 def _refuse_accumulators(tiling: Tiling, head_dim: int, threads: int) -> None:
-    need = _accumulators(tiling.block_m, head_dim, threads)
+    need = accumulators(tiling.block_m, head_dim, threads)
     if need <= MAX_ACCUMULATORS:
         return
     fitting = tiling.block_m
-    while _accumulators(fitting, head_dim, threads) > MAX_ACCUMULATORS:
+    while accumulators(fitting, head_dim, threads) > MAX_ACCUMULATORS:
         fitting -= 1
     raise ValueError(
         f"block_m = {tiling.block_m} at d = {head_dim} needs {need} fp32 registers per thread for "
@@ -106,20 +108,18 @@ def _refuse_accumulators(tiling: Tiling, head_dim: int, threads: int) -> None:
     )
 
 
-def _io_macros(problem: AttentionProblem) -> dict[str, int]:
-    if problem.nheads_kv != problem.nheads:
-        raise NotImplementedError(
-            f"nheads_kv = {problem.nheads_kv} with nheads = {problem.nheads}: grouped-query "
-            "attention is not there yet. Repeat k and v along the head axis."
-        )
+def io_macros(problem: AttentionProblem) -> dict[str, int]:
+    """What io.cuh and score.cuh are compiled with."""
     return {
         "IO_BITS": IO_BITS[problem.dtype],
         "IO_BF16": int(problem.dtype == "bfloat16"),
         "HEAD_DIM": problem.head_dim,
+        **option_macros(problem),
     }
 
 
-def _tile_macros(tiling: Tiling, threads: int, aligned: bool) -> dict[str, int]:
+def tile_macros(tiling: Tiling, threads: int, aligned: bool) -> dict[str, int]:
+    """What tile.cuh is compiled with."""
     return {
         "BLOCK_M": tiling.block_m,
         "BLOCK_N": tiling.block_n,
@@ -128,14 +128,16 @@ def _tile_macros(tiling: Tiling, threads: int, aligned: bool) -> dict[str, int]:
     }
 
 
-def _refuse_block_mask(problem: AttentionProblem, kernel: str) -> None:
+def refuse_block_mask(problem: AttentionProblem, kernel: str) -> None:
+    """Raise NotImplementedError, with the remedy, if there is one: `kernel` takes none."""
     if problem.block_mask is not None:
         raise NotImplementedError(
             f"{kernel} has no block mask: use variant='flash_q_outer' or 'flash_kv_outer'."
         )
 
 
-def _checked_grid(entry: str, grid: int) -> int:
+def checked_grid(entry: str, grid: int) -> int:
+    """`grid`, or a ValueError with the remedy if it is more than CUDA allows."""
     if grid > MAX_GRID:
         raise ValueError(
             f"{entry} would need {grid} blocks, CUDA allows {MAX_GRID}: "
@@ -224,7 +226,7 @@ def _plan_flash(
     layout = flash_smem(tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
     threads = plan_threads(tiling, problem.head_dim, layout.smem_bytes, blocks)
     _refuse_accumulators(tiling, problem.head_dim, threads)
-    macros = _io_macros(problem) | _tile_macros(tiling, threads, aligned) | options
+    macros = io_macros(problem) | tile_macros(tiling, threads, aligned) | options
     macros["FEW_BLOCKS"] = int(blocks is not None and blocks <= 2 * H200_SMS)
     mask = problem.block_mask
     macros["BLOCK_SPARSE"] = int(mask is not None)
@@ -234,7 +236,7 @@ def _plan_flash(
     macros["SMEM_BYTES"] = layout.smem_bytes
     entry = kernel.partition("_")[2]
     static = 16 if mask is not None else 0  # the entry of the list that the block is at
-    step = LaunchStep(entry, _checked_grid(entry, grid), threads, layout.smem_bytes, static)
+    step = LaunchStep(entry, checked_grid(entry, grid), threads, layout.smem_bytes, static)
     return LaunchPlan(kernel, macros, (step,), layout)
 
 
@@ -245,7 +247,7 @@ def plan_standard_naive(
 
     Arguments and errors as `plan_flash_q_outer`.
     """
-    _refuse_block_mask(problem, "01_standard_naive")
+    refuse_block_mask(problem, "01_standard_naive")
     rows = problem.heads * problem.seqlen_q
     grids = {
         "scores": rows * tiles(problem.seqlen_k, NAIVE_THREADS),
@@ -255,8 +257,8 @@ def plan_standard_naive(
     steps = []
     for name, grid in grids.items():
         entry = f"standard_naive_{name}"
-        steps.append(LaunchStep(entry, _checked_grid(entry, grid), NAIVE_THREADS, 0))
-    macros = _io_macros(problem) | {"THREADS": NAIVE_THREADS, "COUNT_TRAFFIC": int(count_traffic)}
+        steps.append(LaunchStep(entry, checked_grid(entry, grid), NAIVE_THREADS, 0))
+    macros = io_macros(problem) | {"THREADS": NAIVE_THREADS, "COUNT_TRAFFIC": int(count_traffic)}
     return LaunchPlan("01_standard_naive", macros, tuple(steps), SmemLayout((), 0))
 
 
@@ -267,7 +269,7 @@ def plan_standard_tiled(
 
     Arguments and errors as `plan_flash_q_outer`.
     """
-    _refuse_block_mask(problem, "02_standard_tiled")
+    refuse_block_mask(problem, "02_standard_tiled")
     sizes = (tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
     scores, output = standard_scores_smem(*sizes), standard_output_smem(*sizes)
     threads = plan_threads(tiling, problem.head_dim, scores.smem_bytes)
@@ -278,7 +280,7 @@ def plan_standard_tiled(
     row_in_smem = softmax_reads(problem.seqlen_k) == 1
     rows_per_block = threads // row_threads
     cached_row = 4 * round_up(problem.seqlen_k, chunk) if row_in_smem else 0
-    macros = _io_macros(problem) | _tile_macros(tiling, threads, aligned)
+    macros = io_macros(problem) | tile_macros(tiling, threads, aligned)
     macros |= {
         "COUNT_TRAFFIC": int(count_traffic),
         "SCORES_SMEM_BYTES": scores.smem_bytes,
@@ -301,7 +303,7 @@ def plan_standard_tiled(
     for name, (grid, smem_bytes) in grids.items():
         entry = f"standard_tiled_{name}"
         static = SOFTMAX_STATIC_SMEM if name == "softmax" else 0
-        steps.append(LaunchStep(entry, _checked_grid(entry, grid), threads, smem_bytes, static))
+        steps.append(LaunchStep(entry, checked_grid(entry, grid), threads, smem_bytes, static))
     layout = scores if scores.smem_bytes >= output.smem_bytes else output
     return LaunchPlan("02_standard_tiled", macros, tuple(steps), layout)
 
@@ -313,21 +315,3 @@ PLANS: dict[str, tuple[Callable[..., LaunchPlan], ...]] = {
     "03_flash_kv_outer": (plan_flash_kv_outer, plan_flash_kv_outer_io),
     "04_flash_q_outer": (plan_flash_q_outer, plan_flash_q_outer_one_block),
 }
-
-
-@functools.cache
-def plan_fingerprint(kernel: str) -> str:
-    """First 16 hex digits of a hash over what `kernel` is compiled with at points of the grid.
-
-    A kernel is verified as launched: another choice of threads or caches is another kernel.
-    """
-    text = []
-    for plan, dtype, head_dim, kib in itertools.product(
-        PLANS[kernel], IO_BITS, (20, 32, 64, 128), (16, 64, 192)
-    ):
-        tiling = Tiling.from_sram(kib * KIB, head_dim, dtype)
-        for nheads in (1, 512):
-            launched = plan(AttentionProblem(1, nheads, 4096, 4096, head_dim, dtype), tiling)
-            steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
-            text.append(f"{sorted(launched.macros.items())} {steps}")
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

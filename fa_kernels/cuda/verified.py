@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.cuda.compile import kernel_hash, kernel_names
-from fa_kernels.cuda.plan import plan_fingerprint
+from fa_kernels.cuda.fingerprint import plan_fingerprint
 
 VERIFIED_DIR = Path(__file__).parents[2] / "data" / "verified"
 

@@ -49,11 +49,13 @@ class RecordedNumbers:
         """One run of each kind on one device: `first` (the session's), else the newest.
 
         Never two runs of timings: a line, or a ratio, would join kernels of different commits.
+        Runs of backward passes are left out (`recorded_backward` reads them): forwards in them are
+        those of training, and the standard one keeps P.
         """
         chosen: dict[str, Run] = {}
         others = (read_run(run_id, root) for run_id in list_runs(root))
         for run in (first, *others):
-            if isinstance(run, Run) and device.is_called(run.device):
+            if isinstance(run, Run) and run.kind != "backward" and device.is_called(run.device):
                 chosen.setdefault(run.kind, run)
         return cls(chosen.values())
 

@@ -3,7 +3,8 @@
 Hues are Okabe-Ito's, safe for colour-blind readers, given out by family: blue goes into the chip
 (Q, K, V), yellow and orange are scores (S, P), purple comes out (O, lse); vermillion and green are
 our standard and flash algorithms; greys are other people's. Inside a family shade, marker and dash
-differ: the family's last algorithm has the pure hue.
+differ: the family's last algorithm has the pure hue. A gradient is a darker shade of its tensor's
+hue, and is hatched where bars show both.
 """
 
 from __future__ import annotations
@@ -31,11 +32,23 @@ TENSOR_COLOURS = {
     "out": "#CC79A7",
     "lse": "#E8C4D8",
     "mask": "#A8957A",
+    "d_out": "#9B4F7C",
+    "dq": "#1C4E80",
+    "dk": "#2F83B5",
+    "dv": "#7CB0CE",
+    "delta": "#B9A3D0",
+    "dp": "#C9B832",
+    "ds": "#B07800",
 }
 TENSOR_LABELS = {
     "q": "Q", "k": "K", "v": "V", "s": "S", "p": "P", "out": "O", "lse": "lse",
-    "mask": "block mask",
+    "mask": "block mask", "d_out": "dO", "dq": "dQ", "dk": "dK", "dv": "dV", "delta": "δ",
+    "dp": "dP", "ds": "dS",
 }  # fmt: skip
+#: What dropout dropped: dark beside P's yellow on either page, so the page must not swap it.
+DROPPED = "#3B3B3C"
+#: Gradients, which bars hatch.
+GRADIENTS = ("d_out", "dq", "dk", "dv", "dp", "ds")
 #: Parts of a kernel's shared memory, as `SmemLayout.parts` names them -> tensor.
 PART_TENSORS = {
     "Q": "q", "K": "k", "V": "v", "S": "s", "P": "p", "m, l, α": "lse", "block mask": "mask",
@@ -81,6 +94,8 @@ _GLYPHS = {
 #: Colour on white -> colour on a dark page; the page's script swaps them, colour by colour.
 DARK: dict[str, str] = {
     "#0072B2": "#3D9BD9",
+    TENSOR_COLOURS["dq"]: "#2C6CA8",
+    TENSOR_COLOURS["d_out"]: "#B5658F",
     INK: "#ECECEC",
     MUTED: "#B4B4B4",
     GRID: "#3A3A3A",

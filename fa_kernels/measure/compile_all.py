@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
@@ -23,6 +25,24 @@ SMEM_PER_BLOCK = {
     for arch, kib in ((75, 64), (80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99))
 }
 HEAD_DIMS = (64, 128)
+_DROPOUT = {"dropout_p": 0.1, "seed": 0}
+#: Options of the front door, each a build of its own, and all of them at once.
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"window": (100, 0)},
+    {"masked": True},
+    {"bias_dtype": "float32"},
+    _DROPOUT,
+    {"dropout_p": 0.1, "keep_given": True},
+    {"batch": 2, "packed": Packed((0, 4096, 5000), (0, 4096, 5000))},
+    {
+        "batch": 2,
+        "packed": Packed((0, 4096, 5000), (0, 4096, 5000)),
+        "window": (100, 0),
+        "masked": True,
+        "bias_dtype": "float32",
+        **_DROPOUT,
+    },
+)
 _SINCE = re.compile(r"^// Architectures: sm_(\d+) and later\.$", re.MULTILINE)
 
 
@@ -42,7 +62,7 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
     """(plan, architecture): one shipped tiling per (dtype, head_dim); each option on the H200's.
 
     Variants that only isolate a difference share their kernel's source: the oldest and one newer
-    architecture are enough for them.
+    architecture are enough for them. Backward passes come after all forward ones.
     """
     for variant, head_dim in itertools.product(VARIANTS.values(), HEAD_DIMS):
         archs = architectures(variant.kernel)
@@ -54,13 +74,47 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
             yield variant.plan(problem, tiling), arch
             if arch == 90:
                 yield from ((plan, arch) for plan in _with_options(variant, problem, tiling))
+    for variant, head_dim in itertools.product(VARIANTS.values(), HEAD_DIMS):
+        if variant.backward is None:
+            continue
+        archs = architectures(variant.backward.kernel)
+        for dtype, arch in itertools.product(variant.dtypes, archs):
+            problem = AttentionProblem(1, 512, 4096, 4096, head_dim, dtype)
+            yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
+
+
+def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:
+    """The shipped tiling, with and without a deterministic dq; on the H200 every option."""
+    backward = variant.backward
+    assert backward is not None
+    tiling = backward.default_tiling(problem.head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
+    yield backward.plan(problem, tiling)
+    if arch != 90:
+        return
+    yield backward.plan(problem, tiling, deterministic=True)
+    yield backward.plan(problem, tiling, count_traffic=True)
+    for fields in _options_of(problem):
+        yield backward.plan(replace(problem, **fields), tiling, deterministic=True)
+    if variant.block_sparse:
+        for blocks in (tiling, Tiling(24, 40)):
+            sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
+            mask = BlockMask.pattern("local", *sizes, 0.25)
+            yield backward.plan(replace(problem, block_mask=mask), tiling)
+
+
+def _options_of(problem: AttentionProblem) -> tuple[dict[str, Any], ...]:
+    """Each option at d = 64 in fp16, all together elsewhere."""
+    one = problem.dtype == "float16" and problem.head_dim == 64
+    return OPTIONS if one else OPTIONS[-1:]
 
 
 def _with_options(
     variant: Variant, problem: AttentionProblem, tiling: Tiling
 ) -> Iterator[LaunchPlan]:
-    """Counters; the row trace; a block mask of the tiles' size and one that cuts them."""
+    """Counters; the row trace; a block mask of the tiles' size and one that cuts them; options."""
     yield variant.plan(problem, tiling, count_traffic=True)
+    for fields in _options_of(problem) if variant.control_for is None else ():
+        yield variant.plan(replace(problem, **fields), tiling)
     if variant.traced:
         yield variant.plan(problem, tiling, trace=True)
     if variant.block_sparse:
@@ -93,6 +147,7 @@ def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
 def compile_all(verbose: bool = False) -> int:
     """Compile everything and print what failed; the number of failures."""
     listed = {variant.kernel for variant in VARIANTS.values()}
+    listed |= {v.backward.kernel for v in VARIANTS.values() if v.backward is not None}
     orphans = [name for name in kernel_names() if name not in listed]
     failures = [f"{name}.cu belongs to no variant" for name in orphans]
     # A paper tiling may be the default one: what is the same build is compiled once.

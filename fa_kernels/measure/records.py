@@ -34,10 +34,16 @@ COUNTER_UNITS = {
     "occupancy_pct": "%",
     "ncu_latency_ms": "ms",
 }
-UNITS = {"latency_ms": "ms", "peak_mem_bytes": "B", "extra_mem_bytes": "B", **COUNTER_UNITS}
+UNITS = {
+    "latency_ms": "ms",
+    "deterministic_latency_ms": "ms",
+    "peak_mem_bytes": "B",
+    "extra_mem_bytes": "B",
+    **COUNTER_UNITS,
+}
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
-#: such key), or hardware counters of a list of shapes.
-RUN_KINDS = ("grid", "counters")
+#: such key), hardware counters of a list of shapes, or backward passes.
+RUN_KINDS = ("grid", "counters", "backward")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]

@@ -184,7 +184,7 @@ def start_run(
         folder = root / resume
         about = dict(records.load_run(resume, root).about)  # refuses what is missing or not valid
         about["resumed"] = [*about.get("resumed", []), describe_run(command, METHOD)["started"]]
-        _write_about(folder, about)
+        write_about(folder, about)
         return folder
     about = describe_run(command, METHOD)
     about["run_id"] += label
@@ -198,12 +198,13 @@ def start_run(
             f"--resume {about['run_id']}, or choose another --label."
         )
     folder.mkdir(parents=True)
-    _write_about(folder, about)
+    write_about(folder, about)
     (folder / "rows.csv").write_text(",".join(records.COLUMNS) + "\n", encoding="utf-8")
     return folder
 
 
-def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write run.json of a run."""
     (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 

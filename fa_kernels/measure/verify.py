@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,24 @@ import numpy as np
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import kernel_hash
+from fa_kernels.cuda.fingerprint import plan_fingerprint
 from fa_kernels.cuda.launch import gpu_name, load_in_parallel, smem_limit_bytes
-from fa_kernels.cuda.plan import plan_fingerprint
+from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
+from fa_kernels.extras import Extras
 from fa_kernels.measure.about import current_arch, describe_run
 from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs
 from fa_kernels.measure.check import EPS, Check, Truth, sample_rows
+from fa_kernels.measure.check_backward import GradientCheck
+from fa_kernels.measure.option_cases import make_extras, option_cases
+from fa_kernels.measure.verify_backward import (
+    BackwardInputs,
+    backward_cases,
+    repeats_agree,
+    takes_backward,
+    tiling_of,
+    verify_backward_case,
+)
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import trace_row
@@ -30,15 +42,34 @@ from fa_kernels.variants import VARIANTS, Variant
 
 
 @dataclass
+class Errors:
+    """The largest errors of one variant over its cases, by tensor and dtype, and how much of its
+    limit the worst of them used."""
+
+    max_abs_err: dict[str, dict[str, float]] = field(default_factory=dict)
+    worst_ratio: float = 0.0
+
+    def note(self, tensor: str, dtype: str, error: float, limit: float) -> None:
+        """Take in one tensor of a case that passed."""
+        of_tensor = self.max_abs_err.setdefault(tensor, {})
+        of_tensor[dtype] = max(of_tensor.get(dtype, 0.0), error)
+        if limit:
+            self.worst_ratio = max(self.worst_ratio, error / limit)
+
+
+@dataclass
 class Tally:
-    """What verification found for one kernel."""
+    """What verification found for one kernel, and for each variant that is launched from it."""
 
     cases: int = 0
     failures: int = 0
     skipped: int = 0
-    max_out_err: dict[str, float] = field(default_factory=dict)
-    worst_ratio: float = 0.0
-    max_lse_err: float = 0.0
+    variants: dict[str, Errors] = field(default_factory=dict)
+
+    @property
+    def worst_ratio(self) -> float:
+        """The largest error of any variant, as a fraction of its limit."""
+        return max((errors.worst_ratio for errors in self.variants.values()), default=0.0)
 
     def count(self, check: Callable[[], list[str]], what: str, say: Callable[[str], None]) -> None:
         """One more case: what `check` finds is said; an exception is a fault like any other."""
@@ -52,16 +83,26 @@ class Tally:
             self.failures += 1
             say(f"FAIL {what}: {'; '.join(faults)[:600]}")
 
-    def note(self, dtype: str, check: Check) -> None:
+    def note(self, variant: str, dtype: str, check: Check) -> None:
         """Take in the errors of a case that passed."""
-        self.max_out_err[dtype] = max(self.max_out_err.get(dtype, 0.0), check.out_err)
-        self.max_lse_err = max(self.max_lse_err, check.lse_err)
-        if check.out_limit:
-            self.worst_ratio = max(self.worst_ratio, check.out_err / check.out_limit)
+        errors = self.variants.setdefault(variant, Errors())
+        errors.note("out", dtype, check.out_err, check.out_limit)
+        errors.note("lse", dtype, check.lse_err, check.lse_limit)
+
+    def note_gradients(self, variant: str, dtype: str, check: GradientCheck) -> None:
+        """Take in the errors of a case of a backward pass that passed."""
+        errors = self.variants.setdefault(variant, Errors())
+        for name, error in check.errors.items():
+            errors.note(name, dtype, error, check.limits[name])
 
 
 def verify_case(
-    variant: Variant, case: Case, inputs: list[Any], truth: Truth, tally: Tally
+    variant: Variant,
+    case: Case,
+    inputs: list[Any],
+    extras: Extras,
+    truth: Truth,
+    tally: Tally,
 ) -> list[str]:
     """Faults of one variant on one case, in words; empty if it passes.
 
@@ -73,9 +114,12 @@ def verify_case(
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none of these layouts may be copied
         _poison(p, variant)
-        out, lse, _ = variant.run(*inputs, p, case.tiling)
-        again, _, counted = variant.run(*inputs, p, case.tiling, count_traffic=True)
-    check = truth.check(out, lse, variant.roundings(p, case.tiling))
+        out, lse, _ = variant.run(*inputs, p, case.tiling, extras=extras)
+        counting = {"extras": extras, "count_traffic": True}
+        again, _, counted = variant.run(*inputs, p, case.tiling, **counting)
+    check = truth.check(
+        out, lse, variant.roundings(p, case.tiling), not variant.keeps_scores_on_chip
+    )
     faults = []
     if not check.ok:
         faults.append(
@@ -88,14 +132,14 @@ def verify_case(
     if counted is None or not model.same_as(counted):
         faults.append(f"counters {counted} differ from the model {model}")
     if not faults and not tally.failures and case.scale_inputs == 1.0:
-        tally.note(p.dtype, check)
+        tally.note(variant.name, p.dtype, check)
     return faults
 
 
 def _rows(problem: AttentionProblem) -> np.ndarray:
     """Every row, unless the scores in float64 would take more than about a gigabyte."""
     small = problem.nheads * problem.seqlen_q * problem.seqlen_k <= 2**26
-    return np.arange(problem.seqlen_q) if small else sample_rows(problem)
+    return np.arange(problem.q_shape[2]) if small else sample_rows(problem)
 
 
 def _poison(problem: AttentionProblem, variant: Variant) -> None:
@@ -183,13 +227,15 @@ def trace_agrees(variant: Variant, dtype: str, masked: bool) -> list[str]:
 
 
 def takes(variant: Variant, case: Case) -> bool:
-    """True if `variant` is written for this case: its dtype, its block mask.
+    """True if `variant` is written for this case: its dtype, its block mask, its range of scores.
 
     Variants that only isolate a difference share their kernel with another one: for them a part
     of the cases is enough.
     """
     p = case.problem
     if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
+        return False
+    if case.lowest and p.itemsize == 2 and not variant.keeps_scores_on_chip:
         return False
     return variant.control_for is None or p.head_dim == 64
 
@@ -202,7 +248,7 @@ def _refused(variant: Variant, case: Case) -> bool:
 
 def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
     """Compile in parallel what the cases need; how many kernels that was."""
-    plans = []
+    plans = list(_backward_plans(selected))
     for variant, case in itertools.product(selected, wanted):
         if not takes(variant, case):
             continue
@@ -211,6 +257,19 @@ def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
             plan = variant.plan(case.problem, case.tiling, aligned=aligned, count_traffic=count)
             plans.append(plan)
     return load_in_parallel(plans)
+
+
+def _backward_plans(selected: Sequence[Variant]) -> Iterator[LaunchPlan]:
+    for variant, case in itertools.product(selected, backward_cases()):
+        backward = variant.backward
+        if backward is None or not takes_backward(variant, case):
+            continue
+        aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
+        tiling = tiling_of(backward, case, smem_limit_bytes())
+        yield variant.plan(case.problem, tiling, aligned=aligned)
+        for count, deterministic in itertools.product((False, True), repeat=2):
+            options = {"aligned": aligned, "count_traffic": count}
+            yield backward.plan(case.problem, tiling, **options, deterministic=deterministic)
 
 
 def verify(
@@ -230,15 +289,15 @@ def verify(
 
     kernels = {VARIANTS[name].kernel for name in names or VARIANTS}
     selected = [variant for variant in VARIANTS.values() if variant.kernel in kernels]
-    wanted = list(cases())
+    wanted = [*cases(), *option_cases()]
     start = time.monotonic()
     say(f"compiled {precompile(selected, wanted)} kernels in {time.monotonic() - start:.0f} s")
     tallies = {variant.kernel: Tally() for variant in selected}
     for seed, case in enumerate(wanted):
         if not any(takes(variant, case) for variant in selected):
             continue
-        inputs = make_inputs(case, seed, cupy)
-        truth = Truth(inputs, case.problem, rows=_rows(case.problem))
+        inputs, extras = make_inputs(case, seed, cupy), make_extras(case, seed, cupy)
+        truth = Truth(inputs, case.problem, extras=extras, rows=_rows(case.problem))
         for variant in selected:
             if not takes(variant, case):
                 continue
@@ -246,8 +305,9 @@ def verify(
             if _refused(variant, case):
                 tally.skipped += 1
                 continue
-            check = partial(verify_case, variant, case, inputs, truth, tally)
+            check = partial(verify_case, variant, case, inputs, extras, truth, tally)
             tally.count(check, f"{variant.name} {case}", say)
+    _verify_backward(selected, tallies, say)
     for variant, dtype, value in itertools.product(selected, DTYPES, (np.nan, np.inf)):
         if dtype not in variant.dtypes:
             continue
@@ -256,11 +316,42 @@ def verify(
             tally.skipped += 1
             continue
         tally.count(partial(nan_leaves_its_row, variant, dtype, value), variant.name, say)
+    for variant, dtype in itertools.product(selected, DTYPES):
+        if dtype in variant.dtypes:
+            check = partial(repeats_agree, variant, dtype)
+            tallies[variant.kernel].count(check, f"{variant.name} repeated", say)
     for variant, dtype, masked in itertools.product(selected, DTYPES, (False, True)):
         if variant.traced and dtype in variant.dtypes:
             check = partial(trace_agrees, variant, dtype, masked)
             tallies[variant.kernel].count(check, f"{variant.name} trace", say)
     return tallies
+
+
+def _verify_backward(
+    selected: Sequence[Variant], tallies: dict[str, Tally], say: Callable[[str], None]
+) -> None:
+    """The backward passes of `selected`, into tallies of their own kernels."""
+    able = [(variant, variant.backward) for variant in selected if variant.backward is not None]
+    tallies |= {backward.kernel: Tally() for _, backward in able}
+    for seed, case in enumerate(backward_cases()):
+        takers = [(v, backward) for v, backward in able if takes_backward(v, case)]
+        on = BackwardInputs.of(case, seed) if takers else None
+        for variant, backward in takers:
+            tally = tallies[backward.kernel]
+            plan = backward.plan(case.problem, tiling_of(backward, case, smem_limit_bytes()))
+            if plan.smem_bytes > smem_limit_bytes():
+                tally.skipped += 1
+                continue
+
+            def check(variant: Variant = variant, case: Case = case, on: Any = on) -> list[str]:
+                faults, passed = verify_backward_case(variant, case, on)
+                if passed is not None:
+                    tallies[variant.backward.kernel].note_gradients(  # type: ignore[union-attr]
+                        variant.name, case.problem.dtype, passed
+                    )
+                return faults
+
+            tally.count(check, f"backward of {variant.name} {case}", say)
 
 
 def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIED_DIR) -> Path:
@@ -276,9 +367,13 @@ def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIE
             "cases": tally.cases,
             "failures": tally.failures,
             "refused_on_this_gpu": tally.skipped,
-            "max_abs_err": tally.max_out_err,
-            "worst_share_of_limit": round(tally.worst_ratio, 4),
-            "max_lse_err": tally.max_lse_err,
+            "variants": {
+                name: {
+                    "max_abs_err": errors.max_abs_err,
+                    "worst_share_of_limit": round(errors.worst_ratio, 4),
+                }
+                for name, errors in tally.variants.items()
+            },
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "device": gpu_name(),
             "driver": about["driver"],

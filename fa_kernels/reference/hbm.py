@@ -15,8 +15,8 @@ class Hbm:
         """
         return tile.astype(compute_dtype(tile.dtype))
 
-    def fetch(self, tensor: str, array: np.ndarray) -> np.ndarray:
-        """Read indices or flags as they are, without conversion."""
+    def fetch(self, tensor: str, array: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
+        """Read indices or flags as they are, without conversion; only where `valid`."""
         return array
 
     def store(

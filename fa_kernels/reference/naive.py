@@ -2,57 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from fa_kernels.masks import key_ends
+from fa_kernels.extras import NO_EXTRAS, Extras
+from fa_kernels.masks import key_ranges
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.reference.hbm import Hbm, compute_dtype
+from fa_kernels.reference.hbm import Hbm
+from fa_kernels.reference.online_softmax import softmax_rows
+from fa_kernels.reference.scores import (
+    each_part,
+    empty_outputs,
+    masked_scores,
+    storable_scores,
+    tile_dropout,
+)
 from fa_kernels.tiling import Tiling
+
+Array = np.ndarray
 
 
 def standard_naive(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+    q: Array,
+    k: Array,
+    v: Array,
     problem: AttentionProblem,
     tiling: Tiling | None = None,
     hbm: Hbm | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+    *,
+    extras: Extras = NO_EXTRAS,
+) -> tuple[Array, Array]:
     """01_standard_naive in NumPy (FlashAttention, Algorithm 0); one row of Q at a time.
 
     Args:
-        q: (batch, nheads, seqlen_q, head_dim); k, v: (batch, nheads, seqlen_k, head_dim).
+        q: (batch, nheads, seqlen_q, head_dim); k, v: (batch, nheads_kv, seqlen_k, head_dim).
         tiling: has no meaning here; taken so that all algorithms are called alike.
+        extras: element mask, bias and explicit dropout mask.
 
     Returns:
         out like q, and lse (batch, nheads, seqlen_q) in float32 (float64 for float64 input).
         A fully masked row gives out 0 and lse -inf.
     """
     hbm = hbm or Hbm()
-    lead, nq, nk = q.shape[:2], problem.seqlen_q, problem.seqlen_k
-    s = np.zeros((*lead, nq, nk), q.dtype)
-    p, out = np.zeros_like(s), np.zeros(q.shape, q.dtype)
-    lse = np.full((*lead, nq), -np.inf, compute_dtype(q.dtype))
-    for row, end in enumerate(key_ends(problem)):
-        if end > 0:
-            _one_row(row, slice(0, end), (q, k, v, s, p, out, lse), problem, hbm)
+    out, lse = empty_outputs(q)
+    for one, own, of_q, of_k in each_part(problem, extras, (q, out, lse), (k, v)):
+        s = np.zeros((*of_q[0].shape[:2], one.seqlen_q, one.seqlen_k), q.dtype)
+        tensors = (*of_q, *of_k, s, np.zeros_like(s))
+        for row, (begin, end) in enumerate(zip(*key_ranges(one), strict=True)):
+            if begin < end:
+                _one_row(row, slice(int(begin), int(end)), tensors, one, own, hbm)
     hbm.store("lse", lse, lse)
     hbm.store("out", out, out)
     return out, lse
 
 
 def _one_row(
-    row: int, keys: slice, tensors: tuple[np.ndarray, ...], problem: AttentionProblem, hbm: Hbm
+    row: int,
+    keys: slice,
+    tensors: Sequence[Array],
+    problem: AttentionProblem,
+    extras: Extras,
+    hbm: Hbm,
 ) -> None:
-    q, k, v, s, p, out, lse = tensors
-    each_key = (*q.shape[:2], keys.stop, problem.head_dim)
+    q, out, lse, k, v, s, p = tensors
+    each_key = (*q.shape[:2], keys.stop - keys.start, problem.head_dim)
+    at = (slice(row, row + 1), keys)
     # Every score reads its own copy of the row of Q, and every output column that of P.
     q_i = hbm.load("q", np.broadcast_to(q[..., row, None, :], each_key))
     k_j = hbm.load("k", k[..., keys, :])
-    hbm.store("s", s[..., row, keys], problem.scale * (q_i * k_j).sum(axis=-1))
-    m_i = hbm.load("s", s[..., row, keys]).max(axis=-1, keepdims=True)
-    l_i = np.exp(hbm.load("s", s[..., row, keys]) - m_i).sum(axis=-1, keepdims=True)
-    hbm.store("p", p[..., row, keys], np.exp(hbm.load("s", s[..., row, keys]) - m_i) / l_i)
-    lse[..., row] = (m_i + np.log(l_i))[..., 0]
+    products = problem.scale * (q_i * k_j).sum(axis=-1)[..., None, :]
+    s_i = masked_scores(products, *at, problem, extras, hbm)
+    hbm.store("s", s[..., row, keys], storable_scores(s_i, extras, s.dtype)[..., 0, :])
+    for _ in ("maximum", "sum", "division"):
+        s_i = hbm.load("s", s[..., row, keys])
+    p_i, lse[..., row] = softmax_rows(s_i)
+    dropout = tile_dropout(*at, problem, extras, hbm, p_i.dtype)
+    hbm.store("p", p[..., row, keys], p_i if dropout is None else p_i * dropout[..., 0, :])
     p_i = hbm.load("p", np.broadcast_to(p[..., row, keys, None], each_key))
     out[..., row, :] = (p_i * hbm.load("v", v[..., keys, :])).sum(axis=-2)

@@ -31,8 +31,11 @@ class OnlineSoftmax:
         minus_inf = np.full(shape, -np.inf, dtype)
         return cls(minus_inf, np.zeros(shape, dtype), np.zeros((*shape, head_dim), dtype))
 
-    def update(self, s: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def update(self, s: np.ndarray, v: np.ndarray, dropout: np.ndarray | None = None) -> np.ndarray:
         """Take in one block: s (..., rows, keys), -inf where masked; v (..., keys, head_dim).
+
+        `dropout` (..., rows, keys) multiplies P on its way to acc; l sums P without it, since
+        dropout comes after the softmax.
 
         Returns alpha (..., rows), the factor that what was there before has been scaled by.
         """
@@ -42,7 +45,7 @@ class OnlineSoftmax:
         alpha = np.exp(self.m_i - m_safe)
         p = np.exp(s - m_safe[..., None])
         self.l_i = self.l_i * alpha + p.sum(axis=-1)
-        self.acc = self.acc * alpha[..., None] + p @ v
+        self.acc = self.acc * alpha[..., None] + (p if dropout is None else p * dropout) @ v
         self.m_i = m_new
         return alpha
 
@@ -63,3 +66,13 @@ class OnlineSoftmax:
         """log sum exp of the scores, natural log, (..., rows); -inf for a row with no kept key."""
         with np.errstate(divide="ignore"):
             return self.m_i + np.log(self.l_i)
+
+
+def softmax_rows(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """softmax(s) and lse of whole rows s (..., keys), keys >= 1; 0 and -inf for a masked row."""
+    m = s.max(axis=-1, keepdims=True)
+    exps = np.exp(s - np.where(m == -np.inf, 0.0, m).astype(s.dtype))
+    l_row = exps.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (m + np.log(l_row))[..., 0]
+    return exps / np.where(l_row == 0.0, 1.0, l_row).astype(s.dtype), lse

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fa_kernels.masks import split_by_mask
+from fa_kernels.extras import Extras
+from fa_kernels.masks import parts
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.hbm import Hbm
 from fa_kernels.tiling import Tiling
@@ -29,10 +30,10 @@ class CountingHbm(Hbm):
         self.read_bytes[tensor] += _nbytes(tile, valid)
         return super().load(tensor, tile, valid)
 
-    def fetch(self, tensor: str, array: np.ndarray) -> np.ndarray:
-        """As `Hbm.fetch`; counts every element."""
-        self.read_bytes[tensor] += array.nbytes
-        return super().fetch(tensor, array)
+    def fetch(self, tensor: str, array: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
+        """As `Hbm.fetch`; counts the elements where `valid`."""
+        self.read_bytes[tensor] += _nbytes(array, valid)
+        return super().fetch(tensor, array, valid)
 
     def store(
         self,
@@ -57,18 +58,46 @@ def _nbytes(tile: np.ndarray, valid: np.ndarray | None) -> int:
 
 
 def count_traffic(algorithm: Algorithm, problem: AttentionProblem, tiling: Tiling) -> Traffic:
-    """Run `algorithm` from `reference` on one (batch, head) and count; then scale to all heads.
+    """Run `algorithm` from `reference` on one head per mask and count; then scale to all heads.
 
     Heads that share a mask move the same bytes, so one of them is enough; the values do not matter.
     """
-    # Bytes are what counts, and NumPy has no bfloat16 of its own.
-    dtype = np.dtype("float16" if problem.itemsize == 2 else problem.dtype)
-    q = np.ones((1, 1, problem.seqlen_q, problem.head_dim), dtype)
-    kv = np.ones((1, 1, problem.seqlen_k, problem.head_dim), dtype)
+    # Dropout that is drawn moves nothing.
+    problem = replace(problem, dropout_p=0.0, nheads_kv=problem.nheads)
+    if problem.packed is not None:
+        one = replace(problem, nheads=1, nheads_kv=1)
+        return _count(algorithm, one, tiling).times(problem.nheads)
     total = Traffic()
-    for _, _, group in split_by_mask(problem):
-        hbm = CountingHbm()
-        one = replace(group, batch=1, nheads=1, nheads_kv=1)
-        algorithm(q, kv, kv, one, tiling, hbm)
-        total = total.plus(hbm.traffic().times(group.heads))
+    for part in parts(problem):
+        one = replace(part.problem, batch=1, nheads=1, nheads_kv=1)
+        total = total.plus(_count(algorithm, one, tiling).times(part.problem.heads))
     return total
+
+
+def _count(algorithm: Algorithm, problem: AttentionProblem, tiling: Tiling) -> Traffic:
+    q = np.ones((1, 1, problem.q_rows, problem.head_dim), countable(problem.dtype))
+    kv = np.ones((1, 1, problem.kv_rows, problem.head_dim), q.dtype)
+    hbm = CountingHbm()
+    algorithm(q, kv, kv, problem, tiling, hbm, extras=extras_of_ones(problem))
+    return hbm.traffic()
+
+
+def countable(dtype: str) -> np.dtype:
+    """A dtype of the same size that NumPy has."""
+    # Bytes are what counts, and NumPy has no bfloat16 of its own.
+    return np.dtype("float16" if dtype == "bfloat16" else dtype)
+
+
+def extras_of_ones(problem: AttentionProblem) -> Extras:
+    """The arrays that the problem says it has: everything attended and kept, a bias of 1."""
+    shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
+
+    def ones(dtype: np.dtype) -> np.ndarray:
+        return np.broadcast_to(np.ones((), dtype), shape)
+
+    everything = ones(np.dtype(bool))
+    return Extras(
+        mask=everything if problem.masked else None,
+        bias=None if problem.bias_dtype is None else ones(countable(problem.bias_dtype)),
+        dropout_keep=everything if problem.keep_given else None,
+    )

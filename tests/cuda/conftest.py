@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fa_kernels.cuda import launch, run
+from fa_kernels.cuda import arguments, launch
 from tests.cuda.fake_cupy import Kernel, fake_cupy
 
 
@@ -19,6 +19,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(launch, "load_entry", lambda name, macros, entry: Kernel(entry, made))
-    run._mask_on_gpu.cache_clear()
+    arguments._mask_on_gpu.cache_clear()
+    arguments._packed_on_gpu.cache_clear()
     yield made
-    run._mask_on_gpu.cache_clear()
+    arguments._mask_on_gpu.cache_clear()
+    arguments._packed_on_gpu.cache_clear()

@@ -53,7 +53,7 @@ def fake_cupy() -> Any:
         copies.append(array)
         return on_gpu(array.copy())
 
-    stream = SimpleNamespace(synchronize=lambda: None)
+    stream = SimpleNamespace(ptr=0)
     return SimpleNamespace(
         ndarray=GpuArray,
         copies=copies,

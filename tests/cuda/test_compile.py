@@ -163,7 +163,7 @@ def test_an_error_is_reported_at_its_own_file_and_line(file: str, kernels: Path)
         ("SMEM_BYTES", 1, "SMEM_BYTES does not match the layout below: fix tiling.flash_smem"),
         ("HEAD_DIM", 257, "head_dim must be in 1..256"),
         ("IO_BITS", 8, "IO_BITS must be 16 (fp16, bf16) or 32 (fp32)"),
-        ("BLOCK_M", 4096, "the O tile does not fit in registers"),
+        ("BLOCK_M", 4096, "the tile does not fit in registers"),
         ("THREADS", 48, "whole warps"),
     ],
 )

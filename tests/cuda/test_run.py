@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,14 +13,18 @@ import pytest
 from fa_kernels import tile_list
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch as launching
-from fa_kernels.cuda.compile import KERNEL_DIR
-from fa_kernels.cuda.run import TRACE_HEADER, RowTrace, rows_aligned, usable
-from fa_kernels.measure.cases import LAYOUTS
+from fa_kernels.cuda.arguments import rows_aligned, usable
+from fa_kernels.cuda.run import TRACE_HEADER, RowTrace
+from fa_kernels.extras import Extras
+from fa_kernels.measure.cases import LAYOUTS, Case
+from fa_kernels.measure.option_cases import make_extras
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.traffic.model import TENSORS
+from fa_kernels.traffic.model import ALL_TENSORS
 from fa_kernels.variants import VARIANTS, Variant
 from tests.cuda.fake_cupy import PROBLEM, TILING, GpuArray, Kernel, inputs, on_gpu
+from tests.cuda.signatures import parameters
 from tests.reference.problems import allowed_pairs, random_mask
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -98,30 +101,11 @@ def test_offsets_beyond_32_bits_are_passed_in_full(calls: list[Any]) -> None:
 
 # -- arguments ------------------------------------------------------------------------------
 
-#: Parameters that an option adds, the headers that define them, and the macro that turns them on.
-OPTIONAL = {
-    "BLOCK_MASK_PARAMS": ("block_mask.cuh", "BLOCK_SPARSE"),
-    "TRACE_PARAMS": ("trace.cuh", "TRACE"),
-    "TRAFFIC_PARAM": ("io.cuh", "COUNT_TRAFFIC"),
-}
-WIDTHS = {"int": np.int32, "i64": np.int64, "float": np.float32}
+WIDTHS: dict[str, Any] = {"int": np.int32, "i64": np.int64, "float": np.float32}
+WIDTHS |= {"u64": np.uint64, "unsigned": np.uint32}
 ELEMENTS = {"float": "f4", "int": "i4", "i64": "i8", "u64": "u8", "unsigned char": "u1"}
-
-
-def parameters(kernel: str, entry: str, macros: Any) -> list[tuple[str, str]]:
-    """(type, name) of every parameter of an entry, as its source declares them."""
-    source = (KERNEL_DIR / f"{kernel}.cu").read_text(encoding="utf-8")
-    found = re.search(rf"\b{entry}\((.*?)\) \{{", source, re.DOTALL)
-    assert found is not None
-    text = found[1]
-    for name, (header, macro) in OPTIONAL.items():
-        defined = (KERNEL_DIR / header).read_text(encoding="utf-8")
-        on = re.search(rf"#define {name} ((?:.*\\\n)*.*)", defined)
-        assert on is not None
-        text = text.replace(name, on[1].replace("\\\n", " ") if macros.get(macro) else "")
-    declared = [" ".join(part.split()) for part in text.split(",")]
-    pairs = [re.fullmatch(r"(?:const )?(.*?)(\*?) ?(\*?)(\w+)", part) for part in declared]
-    return [(m[1].strip() + m[2] + m[3], m[4]) for m in pairs if m is not None]
+#: Element arrays: bytes to a kernel, bool to NumPy.
+FLAGS = ("mask", "keep")
 
 
 def assert_arguments(
@@ -134,20 +118,29 @@ def assert_arguments(
         "nheads": p.nheads,
         "seqlen_q": p.seqlen_q,
         "seqlen_k": p.seqlen_k,
-        "causal_offset": {
-            None: p.seqlen_k, "top_left": 0, "bottom_right": p.seqlen_k - p.seqlen_q,
-        }[p.causal],
-        "scale": np.float32(p.scale),
-        "scale_log2": np.float32(p.scale / np.log(2.0)),
+        "kv_group": p.group,
+        # The flash rungs work in log2 units, unless a bias may be finfo.min.
+        "scale": p.scale if plan.kernel[1] < "3" or p.bias_dtype else p.scale / np.log(2.0),
         "rows": p.heads * p.seqlen_q,
         "elements": p.heads * p.seqlen_q * p.head_dim,
-    }  # fmt: skip
+        "seed": p.seed,
+        "keep_scale": 1.0 / (1.0 - p.dropout_p),
+        "drop_below": round(p.dropout_p * 2**32),
+        "total_q": None if p.packed is None else p.packed.total_q,
+    }
     for arg, (kind, name) in zip(args, declared, strict=True):
         if kind == "Strides":
             array = arrays[name.removesuffix("_strides")]
             assert arg.tolist() == [tuple(s // array.itemsize for s in array.strides[:3])]
+        elif kind == "Strides4":
+            array = arrays[name.removesuffix("_strides")]
+            assert arg.tolist() == [tuple(s // array.itemsize for s in array.strides)]
+        elif kind == "Band":
+            assert arg.nbytes == 24
+            assert_band(arg[0], p)
         elif kind.endswith("*"):
-            element = ELEMENTS.get(kind[:-1], arrays["q"].dtype)
+            element = "?" if name in FLAGS else ELEMENTS.get(kind[:-1], arrays["q"].dtype)
+            element = p.bias_dtype if kind == "bias_t*" else element
             # An fp32 O that is carried in out has no workspace; nothing looks at the pointer.
             assert isinstance(arg, GpuArray) and arg.dtype == element, (name, arg.dtype)
             arrays.setdefault(name, arg)
@@ -155,6 +148,25 @@ def assert_arguments(
         else:
             assert type(arg) is WIDTHS[kind], (name, type(arg))
             assert name not in values or arg == pytest.approx(values[name], rel=1e-7), name
+
+
+def assert_band(band: Any, p: AttentionProblem) -> None:
+    """What the kernel makes of the three numbers is the mask of every sequence."""
+    begin, end, bottom_right = (int(x) for x in band)
+    for one in [p] if p.packed is None else [part for _, _, part in p.sequences()]:
+        offset = one.seqlen_k - one.seqlen_q
+        first, last = begin, end
+        if p.packed is not None:
+            first, last = begin + offset, min(end, bottom_right + offset)
+        row, key = np.ogrid[: one.seqlen_q, : one.seqlen_k]
+        kept = (key >= row + first) & (key <= row + last)
+        np.testing.assert_array_equal(kept, allowed_pairs(replace(one, block_mask=None)))
+
+
+def gpu_extras(problem: AttentionProblem) -> Extras:
+    extras = make_extras(Case(problem, TILING, extras="transposed"), 0, np)
+    arrays = (extras.mask, extras.bias, extras.dropout_keep)
+    return Extras(*(None if array is None else on_gpu(array) for array in arrays))
 
 
 def problems(variant: Variant) -> Iterator[AttentionProblem]:
@@ -183,7 +195,66 @@ def test_arguments_are_the_kernels_parameters(
             assert_arguments(plan, entry, args, arrays, problem)
         counters = arrays.get("traffic_totals")
         assert (counters is not None) == count
-        assert counters is None or counters.shape == (len(TENSORS), 2)
+        assert counters is None or counters.shape == (len(ALL_TENSORS), 2)
+
+
+PACKED = Packed((0, 17, 17, 20), (0, 9, 14, 37))
+FLAGGED = {"masked": True, "bias_dtype": "float32", "dropout_p": 0.25}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "window": {"window": (5, 3)},
+    "window and top_left": {"window": (None, 4), "causal": "top_left"},
+    "an empty band": {"window": (0, 0), "causal": "top_left"},
+    "grouped heads": {"nheads_kv": 1},
+    "mask": {"masked": True},
+    "bias": {"bias_dtype": "float32"},
+    "bias of the io dtype": {"bias_dtype": "float16"},
+    "dropout": {"dropout_p": 0.25, "seed": 2**63 + 5},
+    "a dropout mask": {"dropout_p": 0.25, "keep_given": True},
+    "packed": {"packed": PACKED, "causal": "bottom_right"},
+    "packed, top_left": {"packed": PACKED, "causal": "top_left", "window": (3, 2)},
+    "everything": {**FLAGGED, "seed": 7, "nheads_kv": 1, "window": (9, None), "packed": PACKED},
+}
+
+
+def with_options(fields: dict[str, Any]) -> AttentionProblem:
+    if "packed" in fields:
+        fields = {**fields, "batch": 3, "seqlen_q": 17, "seqlen_k": 23}
+    return replace(PROBLEM, **{"causal": None, "nheads_kv": 3, **fields})
+
+
+@pytest.mark.parametrize("fields", OPTIONS.values(), ids=OPTIONS)
+@each_variant
+def test_every_option_reaches_the_kernel(
+    variant: Variant, fields: dict[str, Any], calls: list[Any]
+) -> None:
+    problem = with_options(fields)
+    (q, k, v), extras = inputs(problem=problem), gpu_extras(problem)
+    out, lse, _ = variant.run(q, k, v, problem, TILING, extras=extras, count_traffic=True)
+    assert out.shape == problem.q_shape and lse.shape == problem.q_shape[:3]
+    plan = variant.plan(problem, TILING, count_traffic=True)
+    arrays = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
+    given = {"mask": extras.mask, "bias": extras.bias, "keep": extras.dropout_keep}
+    arrays |= {name: array for name, array in given.items() if array is not None}
+    for entry, _, _, args, _, _ in calls:
+        assert_arguments(plan, entry, args, arrays, problem)
+    if problem.packed is not None:
+        assert arrays["cu_seqlens_q"].tolist() == list(PACKED.cu_seqlens_q)
+        assert arrays["cu_seqlens_k"].tolist() == list(PACKED.cu_seqlens_k)
+
+
+@each_variant
+def test_extras_that_are_not_the_problems_are_refused(variant: Variant, calls: list[Any]) -> None:
+    problem = with_options(FLAGGED | {"keep_given": True})
+    extras, (q, k, v) = gpu_extras(problem), inputs(problem=problem)
+    for name in ("mask", "bias", "dropout_keep"):
+        array = getattr(extras, name)
+        for wrong in (None, array[..., :-1], array.astype(np.float64)):
+            with pytest.raises(ValueError, match=rf"^{name} is .*, the problem says"):
+                variant.run(q, k, v, problem, TILING, extras=replace(extras, **{name: wrong}))
+    bare = replace(problem, masked=False)
+    with pytest.raises(ValueError, match="^mask is"):
+        variant.run(q, k, v, bare, TILING, extras=extras)
+    assert not calls
 
 
 def test_the_workspace_of_kv_outer_is_what_was_promised(calls: list[Any]) -> None:
@@ -323,13 +394,13 @@ def test_a_trace_has_room_for_every_visit_of_its_row(
 def test_counters_come_back_by_tensor(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     class Counts(Kernel):
         def __call__(self, grid: Any, block: Any, args: Any, shared_mem: int) -> None:
-            args[-1][...] = np.arange(16, dtype=np.uint64).reshape(8, 2) + 2**40
+            args[-1][...] = np.arange(2 * len(ALL_TENSORS), dtype=np.uint64).reshape(-1, 2) + 2**40
 
     monkeypatch.setattr(launching, "load_entry", lambda name, macros, entry: Counts(entry, calls))
     _, _, traffic = VARIANTS["flash_q_outer"].run(*inputs(), PROBLEM, TILING, count_traffic=True)
     assert traffic is not None
-    assert traffic.read_bytes == {t: 2 * i + 2**40 for i, t in enumerate(TENSORS)}
-    assert traffic.written_bytes == {t: 2 * i + 1 + 2**40 for i, t in enumerate(TENSORS)}
+    assert traffic.read_bytes == {t: 2 * i + 2**40 for i, t in enumerate(ALL_TENSORS)}
+    assert traffic.written_bytes == {t: 2 * i + 1 + 2**40 for i, t in enumerate(ALL_TENSORS)}
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

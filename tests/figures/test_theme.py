@@ -8,7 +8,7 @@ import pytest
 
 from fa_kernels.figures import theme
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.traffic.model import TENSORS
+from fa_kernels.traffic.model import ALL_TENSORS, BACKWARD_TENSORS
 from fa_kernels.variants import VARIANTS
 
 DARK_PAGE = theme.DARK[theme.PAPER]
@@ -32,14 +32,18 @@ def contrast(one: str, other: str) -> float:
 
 def test_everything_has_a_style() -> None:
     assert set(theme.STYLES) == {*VARIANTS, *BASELINES}
-    assert set(theme.TENSOR_COLOURS) == set(theme.TENSOR_LABELS) == set(TENSORS)
+    assert set(theme.TENSOR_COLOURS) == set(theme.TENSOR_LABELS) == set(ALL_TENSORS)
 
 
 def test_one_meaning_per_colour() -> None:
     lines = {style.colour for style in theme.STYLES.values()}
     assert len(lines) == len(theme.STYLES)
-    assert len(set(theme.TENSOR_COLOURS.values())) == len(TENSORS)
+    assert len(set(theme.TENSOR_COLOURS.values())) == len(ALL_TENSORS)
     assert not lines.intersection(theme.TENSOR_COLOURS.values())
+
+
+def test_gradients_are_of_the_backward_pass_and_all_but_delta() -> None:
+    assert set(theme.GRADIENTS) == set(BACKWARD_TENSORS) - {"delta"}
 
 
 def test_lines_differ_also_without_colour() -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.arrays import io_dtype
+from fa_kernels.extras import Extras
 from fa_kernels.measure.check import EPS, SAMPLED_ROWS, Check, Truth, sample_rows
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
+from tests.reference.calls import Call, calls
 from tests.reference.problems import (
     MASKS,
     Arrays,
+    bounded,
     plain_attention,
     random_inputs,
     random_mask,
@@ -185,3 +192,145 @@ def test_only_the_sampled_rows_are_looked_at() -> None:
     assert truth.check(out, lse).ok and truth.check(out, lse).rows == 3
     out[:, :, 7] = np.nan
     assert not truth.check(out, lse).ok
+
+
+# -- every option -----------------------------------------------------------------------------
+
+
+def rounded(call: Call, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """out and lse of the textbook formula as a kernel would give them."""
+    out, lse = plain_attention(*call.inputs, call.problem, call.extras)
+    return out.astype(io_dtype(dtype)), np.maximum(lse, -np.inf).astype(np.float32)
+
+
+@bounded
+@given(st.data(), st.sampled_from(["float16", "bfloat16", "float32"]))
+def test_the_formula_passes_under_any_options(data: st.DataObject, dtype: str) -> None:
+    call = data.draw(calls(dtype=dtype, io=dtype))
+    assume(0 not in (call.problem.q_rows, call.problem.kv_rows))
+    truth = Truth(call.inputs, call.problem, extras=call.extras, xp=np)
+    check = truth.check(*rounded(call, dtype))
+    assert check.ok, check
+
+
+def sized(**options: Any) -> AttentionProblem:
+    return AttentionProblem(2, 4, 40, 40, 16, "float16", **options)
+
+
+MASK = np.random.default_rng(3).random((2, 1, 40, 40)) < 0.7
+BIAS = np.random.default_rng(4).standard_normal((1, 4, 1, 40)).astype(np.float16)
+OVER = (2, 4, 40, 40)
+LIKE_Q = np.broadcast_to(MASK, OVER), np.broadcast_to(BIAS, OVER)
+PACKED = Packed((0, 15, 40), (0, 25, 40))
+OPTIONS: dict[str, tuple[AttentionProblem, Extras]] = {
+    "window": (sized(window=(5, 3)), Extras()),
+    "mask": (sized(masked=True), Extras(mask=LIKE_Q[0])),
+    "bias": (sized(bias_dtype="float16"), Extras(bias=LIKE_Q[1])),
+    "drawn dropout": (sized(dropout_p=0.3, seed=1), Extras()),
+    "given dropout": (sized(dropout_p=0.3, keep_given=True), Extras(dropout_keep=LIKE_Q[0])),
+    "scale": (sized(softmax_scale=-0.7), Extras()),
+    "packed": (
+        AttentionProblem(2, 4, 25, 25, 16, "float16", "bottom_right", packed=PACKED), Extras(),
+    ),
+}  # fmt: skip
+#: What a call with these options must not be taken for.
+WRONG: dict[str, dict[str, Any]] = {
+    "window": {"window": (5, 2)},
+    "drawn dropout": {"seed": 2},
+    "given dropout": {"dropout_p": 0.28},
+    "scale": {"softmax_scale": 0.7},
+    "packed": {"causal": "top_left"},
+}
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_was_ignored_is_seen(name: str, group: int) -> None:
+    problem, extras = OPTIONS[name]
+    problem = replace(problem, nheads_kv=4 // group)
+    inputs = random_inputs(problem, "float16")
+    truth = Truth(inputs, problem, extras=extras, xp=np)
+
+    def ok(one: AttentionProblem, own: Extras) -> bool:
+        out, lse = plain_attention(*inputs, one, own)
+        return truth.check(out.astype(np.float16), lse.astype(np.float32)).ok
+
+    assert ok(problem, extras)
+    if name in WRONG:
+        assert not ok(replace(problem, **WRONG[name]), extras)
+    if extras.mask is not None:
+        assert not ok(problem, replace(extras, mask=extras.mask[::-1]))
+    if extras.bias is not None:
+        assert not ok(problem, replace(extras, bias=extras.bias[:, ::-1]))
+    if extras.dropout_keep is not None:
+        assert not ok(problem, replace(extras, dropout_keep=extras.dropout_keep[::-1]))
+
+
+def test_another_mapping_of_heads_is_seen() -> None:
+    problem = replace(sized(), nheads_kv=2)
+    q, k, v = random_inputs(problem, "float16")
+    truth = Truth((q, k, v), problem, xp=np)
+    out, lse = plain_attention(q, k[:, ::-1], v[:, ::-1], problem)
+    assert not truth.check(out.astype(np.float16), lse.astype(np.float32)).ok
+
+
+def test_rows_of_huge_biases_do_not_widen_the_limit_of_others() -> None:
+    """A row of nothing but finfo.min attends all its keys alike, and its lse is about finfo.min."""
+    bias = np.zeros((1, 1, 40, 40), np.float32)
+    bias[0, 0, 7] = np.finfo(np.float32).min
+    problem = AttentionProblem(1, 1, 40, 40, 16, "float32", bias_dtype="float32")
+    inputs, extras = random_inputs(problem, "float32"), Extras(bias=bias)
+    truth = Truth(inputs, problem, extras=extras, xp=np)
+    exact, exact_lse = plain_attention(*inputs, problem, extras)
+    out, lse = exact.astype(np.float32), exact_lse.astype(np.float32)
+    np.testing.assert_allclose(out[0, 0, 7], inputs[2].mean(axis=2)[0, 0], atol=1e-6)
+    check = truth.check(out, lse)
+    assert check.ok and check.lse_limit < 1e-4
+    for row, wrong in ((7, -np.inf), (7, -3e38), (7, np.nan), (8, lse[0, 0, 8] + 1e-3)):
+        bad = lse.copy()
+        bad[0, 0, row] = wrong
+        assert not truth.check(out, bad).ok
+    out[0, 0, 7] = 0.0
+    assert not truth.check(out, lse).ok
+
+
+def test_scores_that_go_through_memory_are_rounded_with_the_bias_in_them() -> None:
+    """Beside -300 a score in bf16 has a spacing of 2: only a kernel that stores S may lose it."""
+    problem = AttentionProblem(1, 2, 40, 40, 16, "bfloat16", bias_dtype="float32")
+    bias = np.full((1, 2, 40, 40), -300.0, np.float32)
+    inputs, extras = random_inputs(problem, "bfloat16"), Extras(bias=bias)
+    truth = Truth(inputs, problem, extras=extras, xp=np)
+    exact, _ = plain_attention(*inputs, problem, extras)
+    coarse, coarse_lse = plain_attention(*inputs, problem, extras, "bfloat16")
+    assert truth.check(exact.astype(io_dtype("bfloat16"))).ok
+    assert not truth.check(coarse.astype(io_dtype("bfloat16"))).ok
+    stored = (coarse.astype(io_dtype("bfloat16")), coarse_lse.astype(np.float32))
+    assert truth.check(*stored, scores_in_io=True).ok
+
+
+def test_packed_sequences_are_sampled_one_by_one() -> None:
+    long, short = 2 * SAMPLED_ROWS + 50, 30
+    packed = Packed((0, long, long, long + short), (0, 4, 8, 8))
+    rows = sample_rows(AttentionProblem(3, 1, long, 4, 8, packed=packed))
+    assert len(rows) == SAMPLED_ROWS + short
+    assert {0, long - 1, long, long + short - 1} <= set(rows.tolist())
+
+
+def test_float64_is_held_to_float64() -> None:
+    problem = replace(PROBLEM, dtype="float64")
+    truth, inputs = truth_of(problem)
+    out, lse = plain_attention(*inputs, problem)
+    check = truth.check(out, lse)
+    assert check.ok and check.out_limit < 1e-13
+    assert not truth.check(out + 1e-12, lse).ok
+    assert not truth.check(out, lse.astype(np.float32)).ok
+
+
+def test_a_plain_run_that_overflows_widens_nothing() -> None:
+    """Scores beyond 65504 are infinite in fp16: the formula is then NaN, the kernels are not."""
+    problem = AttentionProblem(1, 1, 8, 8, 16, "float16")
+    q, k, v = (np.full((1, 1, 8, 16), 200.0, np.float16) for _ in range(3))
+    truth = Truth((q, k, v), problem, xp=np)
+    out, lse = plain_attention(q, k, v, problem)
+    check = truth.check(out.astype(np.float16), lse.astype(np.float32))
+    assert check.ok and math.isfinite(check.out_limit + check.lse_limit)

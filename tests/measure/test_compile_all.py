@@ -64,8 +64,8 @@ def test_every_kernel_is_compiled_for_every_architecture_of_its_header() -> None
 
 
 def is_plain(plan: LaunchPlan) -> bool:
-    """What is launched by default: no counters, no trace, no block mask."""
-    options = ("COUNT_TRAFFIC", "TRACE", "BLOCK_SPARSE")
+    """What is launched by default: no counters, no trace, no option."""
+    options = ("COUNT_TRAFFIC", "TRACE", "BLOCK_SPARSE", "WINDOW", "MASK", "DROPOUT", "PACKED")
     return not any(plan.macros.get(name, 0) for name in options)
 
 
@@ -73,6 +73,21 @@ def is_control(plan: LaunchPlan) -> bool:
     """A build of a variant that only isolates a difference; in fp32 O is carried in out anyway."""
     o_io = plan.macros.get("O_IO_DTYPE", 0) and plan.macros["IO_BITS"] == 16
     return bool(o_io or plan.macros.get("ONE_BLOCK_PER_HEAD", 0))
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+def test_every_hook_is_compiled_alone_and_with_the_others(kernel: str) -> None:
+    mine = [plan.macros for plan, arch in jobs() if plan.kernel == kernel and arch == 90]
+    hooks = ("WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED")
+    alone = [{h: m[h] for h in hooks if m[h]} for m in mine]
+    for option in ({"WINDOW": 1}, {"MASK": 1}, {"BIAS": 2}, {"DROPOUT": 1}, {"DROPOUT": 2}):
+        assert option in alone
+    for dtype in ((16, 0), (16, 1), (32, 0)):
+        together = [m for m in mine if (m["IO_BITS"], m["IO_BF16"]) == dtype and
+                    all(m[h] for h in hooks)]  # fmt: skip
+        assert {m["HEAD_DIM"] for m in together} == {64, 128}
+    if kernel == "04_flash_q_outer_backward":
+        assert {m["DETERMINISTIC"] for m in mine} == {0, 1}
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fa_kernels.cuda.compile import kernel_hash
+from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.measure import verify as subject
 from fa_kernels.measure.cases import (
     BF16_HEAD_DIMS,
@@ -26,7 +27,8 @@ from fa_kernels.measure.cases import (
     cases,
     make_inputs,
 )
-from fa_kernels.measure.verify import Tally, takes, trace_agrees, verify, write_verified
+from fa_kernels.measure.option_cases import option_cases
+from fa_kernels.measure.verify import Errors, Tally, takes, trace_agrees, verify, write_verified
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import Trace, trace_row
@@ -35,6 +37,7 @@ from fa_kernels.variants import VARIANTS
 from tests.cuda.fake_cupy import fake_cupy, on_gpu
 
 FLASH = "04_flash_q_outer"
+KERNELS = [FLASH, f"{FLASH}_backward"]
 PROBLEM = AttentionProblem(2, 3, 33, 47, 20, "float16", "bottom_right")
 CASES = [Case(PROBLEM, Tiling(16, 32)), Case(replace(PROBLEM, dtype="float32"), Tiling(33, 17))]
 
@@ -100,9 +103,19 @@ def test_inputs_are_scaled_and_differ_by_seed() -> None:
 Run = Callable[..., tuple[Any, Any, Any]]
 
 
-def honest(q: Any, k: Any, v: Any, p: Any, t: Any, *, count_traffic: bool = False) -> Any:
+def honest(
+    q: Any, k: Any, v: Any, p: Any, t: Any, *, extras: Any = NO_EXTRAS, count_traffic: bool = False
+) -> Any:
     reference = VARIANTS["flash_q_outer"].reference
-    return *reference(q, k, v, p, t), count(reference, p, t) if count_traffic else None
+    out, lse = reference(q, k, v, p, t, extras=extras)
+    return out, lse, count(reference, p, t) if count_traffic else None
+
+
+def without_extras(*args: Any, extras: Any = NO_EXTRAS, **options: Any) -> Any:
+    """Mask, bias and dropout mask never reach the kernel."""
+    nothing = Extras(*(None if x is None else x | True if x.dtype == bool else x * 0 for x in
+                       (extras.mask, extras.bias, extras.dropout_keep)))  # fmt: skip
+    return honest(*args, extras=nothing, **options)
 
 
 def wrong_out(*args: Any, **options: Any) -> Any:
@@ -123,13 +136,13 @@ def forgotten_element(*args: Any, **options: Any) -> Any:
     return out, lse, traffic
 
 
-def other_with_counters(*args: Any, count_traffic: bool = False) -> Any:
-    out, lse, traffic = honest(*args, count_traffic=count_traffic)
+def other_with_counters(*args: Any, count_traffic: bool = False, **options: Any) -> Any:
+    out, lse, traffic = honest(*args, count_traffic=count_traffic, **options)
     return (np.nextafter(out, np.inf, dtype=out.dtype) if count_traffic else out), lse, traffic
 
 
-def miscounted(*args: Any, count_traffic: bool = False) -> Any:
-    out, lse, traffic = honest(*args, count_traffic=count_traffic)
+def miscounted(*args: Any, count_traffic: bool = False, **options: Any) -> Any:
+    out, lse, traffic = honest(*args, count_traffic=count_traffic, **options)
     if traffic is not None:
         traffic.read_bytes["k"] += 2
     return out, lse, traffic
@@ -153,6 +166,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[dict[str, Tall
     monkeypatch.setattr(subject, "precompile", lambda *a: 0)
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(subject, "cases", lambda: iter(CASES))
+    monkeypatch.setattr(subject, "option_cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "backward_cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "repeats_agree", lambda variant, dtype: [])
     monkeypatch.setattr(subject, "_poison", lambda problem, variant: None)
     monkeypatch.setattr(subject, "trace_agrees", lambda variant, dtype, masked: [])
 
@@ -169,12 +185,57 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[dict[str, Tall
 def test_a_right_kernel_passes(gpu: Callable[[Run], Any]) -> None:
     tallies, said = gpu(honest)
     tally = tallies[FLASH]
-    # Two cases; NaN and inf, and a trace with and without a block mask, in three dtypes each.
-    assert (list(tallies), tally.cases, tally.failures, tally.skipped) == ([FLASH], 14, 0, 0)
+    # Two cases; NaN and inf, a trace with and without a block mask, repeats, in three dtypes each.
+    assert (list(tallies), tally.cases, tally.failures, tally.skipped) == (KERNELS, 17, 0, 0)
     assert not any(text.startswith("FAIL") for text in said)
-    assert tally.max_out_err is not None and set(tally.max_out_err) == {"float16", "float32"}
-    assert 0 < tally.max_out_err["float32"] < tally.max_out_err["float16"] < 0.01
+    errors = tally.variants["flash_q_outer"].max_abs_err
+    assert set(errors) == {"out", "lse"}
+    assert 0 < errors["out"]["float32"] < errors["out"]["float16"] < 0.01
     assert 0 < tally.worst_ratio <= 1.0
+
+
+@pytest.fixture
+def one_of_each_option(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """The option cases of one dtype and head dimension, small enough for NumPy."""
+    chosen = [
+        case
+        for case in option_cases()
+        if case.problem.dtype == "float32"
+        and case.problem.head_dim == 20
+        and any((case.problem.masked, case.problem.bias_dtype, case.problem.keep_given))
+    ]
+    return lambda: iter(chosen)
+
+
+def test_options_are_among_the_cases(
+    gpu: Callable[[Run], Any],
+    one_of_each_option: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subject, "cases", one_of_each_option)
+    count = len(list(one_of_each_option()))
+    assert count >= 8
+    assert gpu(honest)[0][FLASH].failures == 0
+    assert gpu(without_extras)[0][FLASH].failures == count
+
+
+def test_the_option_cases_hold_every_option_in_every_dtype() -> None:
+    for dtype in DTYPES:
+        problems = [case.problem for case in option_cases() if case.problem.dtype == dtype]
+        for name in (
+            "window",
+            "masked",
+            "bias_dtype",
+            "seed",
+            "keep_given",
+            "packed",
+            "block_mask",
+        ):
+            assert any(getattr(p, name) for p in problems), name
+        assert {p.group for p in problems} >= {1, 2, 3, 6}
+        assert any(
+            all((p.window, p.masked, p.bias_dtype, p.seed, p.packed, p.group > 1)) for p in problems
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +264,7 @@ def test_a_case_this_gpu_cannot_hold_is_counted_as_refused(
 ) -> None:
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 1024)
     tally = gpu(crashing)[0][FLASH]
-    assert tally.cases == 6, "traces are of one small shape"
+    assert tally.cases == 9, "traces and repeats are of one small shape"
     assert (tally.failures, tally.skipped) == (0, 8)
 
 
@@ -235,11 +296,14 @@ def test_all_variants_of_the_named_ones_kernel_are_verified(
     monkeypatch.setattr(subject, "precompile", lambda *a: 0)
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(subject, "cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "option_cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "backward_cases", lambda: iter(()))
+    monkeypatch.setattr(subject, "repeats_agree", lambda variant, dtype: [])
     monkeypatch.setattr(subject, "nan_leaves_its_row", check)
     monkeypatch.setattr(subject, "trace_agrees", check)
     tallies = verify(["flash_q_outer"], lambda text: None)
     assert seen == {"flash_q_outer", "flash_q_outer_one_block"}
-    assert list(tallies) == [FLASH] and tallies[FLASH].failures == 12
+    assert list(tallies) == KERNELS and tallies[FLASH].failures == 12
 
 
 # -- traces ---------------------------------------------------------------------------------
@@ -315,13 +379,18 @@ def described(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("described")
 def test_the_record_says_what_was_run_where(tmp_path: Path) -> None:
-    tally = Tally(cases=341, failures=1, skipped=3, worst_ratio=0.98765)
+    errors = Errors()
+    errors.note("out", "float16", 0.25, 0.5)
+    tally = Tally(cases=341, failures=1, skipped=3, variants={"flash_q_outer": errors})
     path = write_verified({FLASH: tally}, "make verify", tmp_path / "new")
     record = json.loads(path.read_text())
     entry = record["kernels"][FLASH]
     assert (path.name, record["arch"], record["pending"]) == ("sm_90.json", "sm_90", {})
     assert (entry["cases"], entry["failures"], entry["refused_on_this_gpu"]) == (341, 1, 3)
     assert entry["hash"] == kernel_hash(FLASH)
+    assert entry["variants"]["flash_q_outer"] == {
+        "max_abs_err": {"out": {"float16": 0.25}}, "worst_share_of_limit": 0.5,
+    }  # fmt: skip
     assert (entry["device"], entry["driver"]) == ("NVIDIA H200", "580")
     assert entry["command"] == "make verify"
 

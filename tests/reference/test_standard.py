@@ -11,7 +11,6 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import (
     ROW_CACHE_BYTES,
     attention_float64,
-    row_tiles,
     scale_in_log2,
     softmax_reads,
     standard_tiled,
@@ -71,15 +70,6 @@ def test_softmax_scale_is_used_and_defaults_to_one_over_sqrt_d() -> None:
     np.testing.assert_array_equal(default, same)
     np.testing.assert_allclose(uniform, np.broadcast_to(v.mean(2, keepdims=True), q.shape))
     np.testing.assert_allclose(lse, math.log(7))
-
-
-def test_row_tiles_cover_every_row_once_with_the_keys_of_the_last_row() -> None:
-    problem = AttentionProblem(1, 1, 113, 203, 8, causal="bottom_right")
-    tiles = row_tiles(problem, 32)
-    rows = np.concatenate([np.arange(r.start, r.stop) for r, _ in tiles])
-    np.testing.assert_array_equal(rows, np.arange(113))
-    allowed = allowed_pairs(problem)
-    assert [end for _, end in tiles] == [allowed[r.stop - 1].sum() for r, _ in tiles]
 
 
 def test_a_row_of_scores_is_read_twice_once_it_leaves_the_chip() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,16 +11,19 @@ from hypothesis import strategies as st
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.masks import attended_pairs
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.counter import CountingHbm, count_traffic
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.variants import VARIANTS, Variant
+from tests.reference.calls import problems, tilings
 from tests.reference.problems import HEAD_DIMS, LONG, MASKS, SHAPES, bounded, random_mask
 
 variants = st.sampled_from(list(VARIANTS.values()))
 SPARSE = {name: variant for name, variant in VARIANTS.items() if variant.block_sparse}
 each_sparse = pytest.mark.parametrize("variant", SPARSE.values(), ids=SPARSE)
+ODD = Tiling(17, 33)
 each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -126,6 +131,89 @@ def test_a_mask_saves_what_it_removes(variant: Variant) -> None:
     for tensor in ("q", "s", "p") if kv_outer else ("k", "v", "s", "p"):
         assert causal.of(tensor) == pytest.approx(share * dense.of(tensor))
     assert kv_outer or causal.of("out") == dense.of("out")
+
+
+# -- every option ---------------------------------------------------------------------------
+
+
+@each_variant
+def test_the_model_is_the_counter_under_any_options(variant: Variant) -> None:
+    """Window, GQA, packed sequences, element mask, bias, dropout, and block mask where taken."""
+
+    @given(problems(block_masks=variant.block_sparse, dtype=variant.dtypes[-1]), tilings)
+    @bounded
+    def over_problems(problem: AttentionProblem, tiling: Tiling) -> None:
+        assert_counted_is_modelled(variant, problem, tiling)
+
+    over_problems()
+
+
+@each_variant
+def test_values_are_read_once_for_every_attended_pair(variant: Variant) -> None:
+    """1 byte of mask, 4 of an fp32 bias, 1 of an explicit dropout mask; drawn dropout none."""
+    plain = AttentionProblem(2, 6, 50, 70, 8, "float16", "bottom_right", window=(30, 0))
+    before, pairs = variant.launched(plain, ODD), attended_pairs(plain)
+    for options, each in (
+        ({"masked": True}, 1),
+        ({"bias_dtype": "float32"}, 4),
+        ({"bias_dtype": "float16"}, 2),
+        ({"dropout_p": 0.5, "keep_given": True}, 1),
+        ({"dropout_p": 0.5, "seed": 3}, 0),
+        ({"masked": True, "bias_dtype": "float32", "dropout_p": 0.5, "keep_given": True}, 6),
+    ):
+        problem = replace(plain, **options)
+        after = variant.launched(problem, ODD)
+        assert after.same_as(before.plus(Traffic({"mask": each * pairs})))
+        assert_counted_is_modelled(variant, problem, ODD)
+
+
+@each_variant
+def test_grouped_heads_load_k_and_v_each_for_itself(variant: Variant) -> None:
+    sizes = (2, 6, 50, 70, 8)
+    grouped = AttentionProblem(*sizes, nheads_kv=2)
+    assert variant.launched(grouped, ODD).same_as(variant.launched(AttentionProblem(*sizes), ODD))
+    assert_counted_is_modelled(variant, grouped, ODD)
+
+
+@each_variant
+def test_packed_sequences_move_what_they_move_alone(variant: Variant) -> None:
+    """Bounds of sequences are like kernel parameters: uncounted. Padding does not exist."""
+    packed = Packed((0, 40, 40, 47, 60, 73), (0, 50, 57, 57, 107, 157))  # the last two are alike
+    problem = AttentionProblem(5, 2, 40, 50, 8, causal="bottom_right", masked=True, packed=packed)
+    alone = Traffic()
+    for _, _, one in problem.sequences():
+        alone = alone.plus(variant.launched(one, ODD))
+    assert variant.launched(problem, ODD).same_as(alone)
+    assert_counted_is_modelled(variant, problem, ODD)
+    paper = Traffic()
+    for _, _, one in problem.sequences():
+        paper = paper.plus(variant.paper(one, ODD))
+    assert variant.paper(problem, ODD).same_as(paper)
+
+
+def test_the_longest_packed_sequence_says_how_often_scores_are_read() -> None:
+    """All sequences share one launch, and its shared memory holds rows of the longest."""
+    packed = Packed((0, 1, 3), (0, 20000, 20005))
+    problem = AttentionProblem(2, 1, 2, 20000, 1, packed=packed)
+    variant = VARIANTS["standard_tiled"]
+    traffic = variant.launched(problem, Tiling(2, 4096))
+    assert traffic.read_bytes["s"] == 2 * traffic.written_bytes["s"] == 2 * 2 * (20000 + 10)
+    assert_counted_is_modelled(variant, problem, Tiling(2, 4096))
+
+
+@each_variant
+def test_a_window_saves_what_it_removes(variant: Variant) -> None:
+    sizes = (1, 1, 256, 256, 64, "float16")
+    dense = variant.launched(AttentionProblem(*sizes), Tiling(1, 1))
+    problem = AttentionProblem(*sizes, window=(15, 0))
+    local = variant.launched(problem, Tiling(1, 1))
+    share = attended_pairs(problem) / 256**2
+    assert share < 0.07
+    kv_outer = variant.kernel == "03_flash_kv_outer"
+    for tensor in ("q", "s", "p") if kv_outer else ("k", "v", "s", "p"):
+        assert local.of(tensor) == pytest.approx(share * dense.of(tensor))
+    # The published algorithms skip nothing.
+    assert variant.paper(problem, ODD).same_as(variant.paper(AttentionProblem(*sizes), ODD))
 
 
 def test_the_counter_counts_valid_elements_in_bytes() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,12 +210,13 @@ def test_algorithm_5_by_hand() -> None:
 
 
 def test_the_paper_skips_by_the_block_mask_alone() -> None:
-    """Algorithm 5 knows no causal mask: the model of the paper does not either."""
+    """Algorithm 5 knows no causal mask and no window: the model of the paper does not either."""
     mask = random_mask(113, 203, 32, 32)
     sizes = (2, 3, 113, 203, 20, "float16")
     plain, causal = (AttentionProblem(*sizes, c, block_mask=mask) for c in (None, "bottom_right"))
     for model in (paper_flash_kv_outer, paper_flash_q_outer):
-        assert model(plain, Tiling(32, 32)).same_as(model(causal, Tiling(32, 32)))
+        for skipping in (causal, replace(causal, window=(20, 0))):
+            assert model(plain, Tiling(32, 32)).same_as(model(skipping, Tiling(32, 32)))
 
 
 @pytest.mark.parametrize("launched", [
@@ -223,6 +226,27 @@ def test_traffic_beyond_32_bits_does_not_overflow(launched: Callable[..., Traffi
     huge = AttentionProblem(1, 64, 2**20, 2**20, 128, "float32", "bottom_right")
     total = launched(huge, Tiling(1, 1)).total_bytes
     assert total > 64 * 2**19 * 2**20 * 128 * 4 * 2  # K and V: half of N rows, N times, two tensors
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right"}, {"window": (1000, 0)}])
+def test_a_model_costs_a_redraw_next_to_nothing(variant: str, options: dict[str, Any]) -> None:
+    """Arrays over tiles, never over elements: a slider of the explorer asks for many of these."""
+    problem = AttentionProblem(1, 16, 2**24, 2**24, 64, "float16", **options)
+    tracemalloc.start()
+    try:
+        for model in (VARIANTS[variant].paper, VARIANTS[variant].launched):
+            assert model(problem, Tiling(64, 64)).total_bytes > 0
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 2**24 / 64, "a few arrays of one number for each of 2^18 Q tiles"
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (0, 0)])
+def test_without_rows_k_and_v_stay_where_they_are(sizes: tuple[int, int]) -> None:
+    for launched in (launched_flash_q_outer, launched_flash_kv_outer, launched_standard_tiled):
+        assert launched(AttentionProblem(1, 2, *sizes, 8), Tiling(16, 16)).total_bytes == 0
 
 
 # -- Traffic --------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 // Standard attention in three tiled launches, S and P through HBM: S = QK^T, softmax, O = PV.
 //
 // Source: FlashAttention (arXiv 2205.14135), Algorithm 0, with both matrix products tiled. Differs
-//   from it in skipping the tiles and elements that a causal mask removes, as 04 does.
-// Tensors: q, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads, seqlen_k, HEAD_DIM);
+//   from it in skipping the tiles and elements that causal and window remove, as 04 does.
+// Tensors: q, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads_kv, seqlen_k, HEAD_DIM);
 //   any batch/head/row strides, last axis contiguous. Workspace s, p in the io dtype,
 //   (batch * nheads, seqlen_q, seqlen_k) contiguous. lse (batch, nheads, seqlen_q) fp32, natural
-//   log. io dtype fp16, bf16 or fp32 (io.cuh).
+//   log. io dtype fp16, bf16 or fp32 (io.cuh). Window, mask, bias, dropout and packed sequences
+//   (S and P then have room for the longest): score.cuh. P is stored before dropout, which the
+//   output launch applies.
 // Launch: THREADS per block; grid and dynamic shared memory of
 //   standard_tiled_scores    a block per tile of S                        SCORES_SMEM_BYTES
 //   standard_tiled_softmax   ROW_THREADS per row of S                     the cached rows
@@ -16,15 +18,18 @@
 //   rows are too long for SRAM); Q seqlen_q d ceil(seqlen_k / BLOCK_N); K and V, each, seqlen_k d
 //   ceil(seqlen_q / BLOCK_M); O seqlen_q d; lse seqlen_q fp32. Masked elements never move.
 // Numerics: products and sums in fp32. S and P are rounded to the io dtype in HBM, so fp16 scores
-//   beyond 65504 overflow (04 keeps them in fp32). Subnormal fp32 values are flushed to zero. A row
-//   with no kept key gives out 0 and lse -inf. NaN in one query row stays in that row; NaN or inf
-//   in a V row reaches every row of Q that shares a tile with it, masked or not (0 * NaN).
+//   beyond 65504 overflow (04 keeps them in fp32); with a bias, lower ones than -65504 stay there,
+//   so that a row of nothing but finfo.min still attends. Subnormal fp32 values are flushed to
+//   zero. A row with no kept key gives out 0 and lse -inf. NaN in one query row stays in that row;
+//   NaN or inf in a V row reaches every row of Q that shares a tile with it, masked or not (0 *
+//   NaN).
 // Architectures: sm_75 and later.
 // Changed from 01: a tile of Q, K, P or V is read once from HBM and then reused from shared memory.
 // Limits and verdict: the workspace, 2 batch nheads seqlen_q seqlen_k itemsize bytes, ends it long
 //   before its time does. Its matrix products are 04's: what 04 gains is S and P in HBM alone.
 
 #include "io.cuh"
+#include "score.cuh"
 #include "block_mask.cuh"
 #include "tile.cuh"
 
@@ -38,8 +43,8 @@ static_assert(OUTPUT_SMEM_BYTES == 16 * KV_CHUNKS + 4 * BLOCK_M * BLOCK_N_PAD,
 // s[q0:, k0:] of one tile; only kept elements are written.
 extern "C" __global__ void __launch_bounds__(THREADS)
 standard_tiled_scores(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, io_t* s,
-                      int nheads, int seqlen_q, int seqlen_k, i64 causal_offset,
-                      float scale TRAFFIC_PARAM) {
+                      int nheads, int kv_group, int seqlen_q, int seqlen_k, Band band,
+                      float scale EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(16) unsigned char smem[];
     Chunk* q_smem = reinterpret_cast<Chunk*>(smem);               // [BLOCK_M, HEAD_DIM]
     Chunk* k_smem = q_smem + Q_CHUNKS;                            // [BLOCK_N, HEAD_DIM]
@@ -51,20 +56,25 @@ standard_tiled_scores(const io_t* q, Strides q_strides, const io_t* k, Strides k
     const int q0 = blockIdx.x / k_tiles % q_tiles * BLOCK_M;
     const int bh = blockIdx.x / k_tiles / q_tiles;
     const i64 batch = bh / nheads, head = bh % nheads;
-    const int q_rows = min(BLOCK_M, seqlen_q - q0);
-    const int key_end = key_end_of(q0 + q_rows - 1, causal_offset, seqlen_k);
-    if (k0 >= key_end) return;  // a tile the mask removes entirely
+    const Sequence seq = SEQUENCE(bh, batch, head);
+    if (PACKED && q0 >= seq.seqlen_q) return;  // past the end of a shorter sequence
+    const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
+    const Extras extras(batch, head EXTRAS_ARGS);
+    const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
+    const int key_end = range.end_of(q0 + q_rows - 1);
+    // Tiles that causal or window remove entirely.
+    if (k0 >= key_end || k0 + BLOCK_N <= range.begin_of(q0)) return;
     const int keys = min(BLOCK_N, key_end - k0);
 
     Traffic traffic;
-    load_tile<BLOCK_M, ALIGNED>(
-        q_smem, q + batch * q_strides.batch + head * q_strides.head + q0 * q_strides.row,
-        q_strides.row, q_rows, TENSOR_Q, traffic);
-    load_tile<BLOCK_N, ALIGNED>(
-        k_smem, k + batch * k_strides.batch + head * k_strides.head + k0 * k_strides.row,
-        k_strides.row, keys, TENSOR_K, traffic);
+    q += seq.batch * q_strides.batch + head * q_strides.head + (seq.q_row0 + q0) * q_strides.row;
+    k += seq.batch * k_strides.batch + (bh % nheads / kv_group) * k_strides.head +
+         (seq.k_row0 + k0) * k_strides.row;
+    load_tile<BLOCK_M, ALIGNED>(q_smem, q, q_strides.row, q_rows, TENSOR_Q, traffic);
+    load_tile<BLOCK_N, ALIGNED>(k_smem, k, k_strides.row, keys, TENSOR_K, traffic);
     __syncthreads();  // Q and K are in shared memory
-    scores_tile(s_smem, q_smem, k_smem, scale, TileMask(q0 + causal_offset + 1 - k0, keys));
+    scores_tile(s_smem, q_smem, k_smem, scale, TileMask(extras, range, q0, q_rows, k0, keys),
+                traffic);
     __syncthreads();  // S is complete: threads now write other elements than they computed
 
     // Through shared memory, so that neighbouring threads write neighbouring chunks of a row.
@@ -72,14 +82,17 @@ standard_tiled_scores(const io_t* q, Strides q_strides, const io_t* k, Strides k
     for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
         const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
         if (row >= q_rows) break;
-        const int end = min(keys, key_end_of(q0 + row, causal_offset, seqlen_k) - k0);
-        const int n = min(CHUNK, end - col);
+        const int end = min(keys, range.end_of(q0 + row) - k0);
+        const int n = min(CHUNK, end - col), lo = max(0, range.begin_of(q0 + row) - k0 - col);
         float values[CHUNK];
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e)
-            values[e] = col + e < BLOCK_N ? s_smem[row * BLOCK_N_PAD + col + e] : 0.f;
+            values[e] = col + e < BLOCK_N
+                            ? Extras::storable(s_smem[row * BLOCK_N_PAD + col + e])
+                            : 0.f;
         io_t* dst = s + (i64(bh) * seqlen_q + q0 + row) * seqlen_k + k0 + col;
-        store_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(dst, values, n, TENSOR_S, traffic);
+        store_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(dst, values, n, TENSOR_S, traffic,
+                                                          WINDOW ? lo : 0);
     }
     TRAFFIC_FLUSH(traffic);
 }
@@ -101,30 +114,37 @@ __device__ __forceinline__ float reduce_row(float value, float identity, Op op) 
     return reduce_lanes(lane < ROW_WARPS ? warp_smem[lane] : identity, WARP, op);
 }
 
-// p[row, 0:key_end] = softmax(s[row, 0:key_end]) and lse[row].
+// p[row] = softmax(s[row]) over the keys of its range, and lse[row].
 extern "C" __global__ void __launch_bounds__(THREADS)
-standard_tiled_softmax(const io_t* s, io_t* p, float* lse, int seqlen_q, int seqlen_k,
-                       i64 causal_offset, i64 rows TRAFFIC_PARAM) {
+standard_tiled_softmax(const io_t* s, io_t* p, float* lse, int nheads, int seqlen_q, int seqlen_k,
+                       Band band, i64 rows PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int thread = threadIdx.x % ROW_THREADS;
-    const i64 row = i64(blockIdx.x) * ROWS_PER_BLOCK + threadIdx.x / ROW_THREADS;
-    if (row >= rows) return;  // rows are whole warps or whole blocks: no barrier is left waiting
+    const i64 row_of_all = i64(blockIdx.x) * ROWS_PER_BLOCK + threadIdx.x / ROW_THREADS;
+    // Rows are whole warps or whole blocks: no barrier is left waiting.
+    if (row_of_all >= rows) return;
+    const i64 bh = row_of_all / seqlen_q, row = row_of_all % seqlen_q;
+    const i64 batch = bh / nheads, head = bh % nheads;
+    const Sequence seq = SEQUENCE(bh, batch, head);
+    if (row >= seq.seqlen_q) return;
+    const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
     const int row_pad = round_up(seqlen_k, CHUNK);
     float* row_smem = reinterpret_cast<float*>(smem) + (threadIdx.x / ROW_THREADS) * row_pad;
-    const int end = key_end_of(row % seqlen_q, causal_offset, seqlen_k);
-    s += row * seqlen_k;
-    p += row * seqlen_k;
+    const int begin = range.begin_of(row), end = range.end_of(row);
+    const int first = begin / CHUNK * CHUNK + thread * CHUNK;  // chunks stay aligned
+    s += row_of_all * seqlen_k;
+    p += row_of_all * seqlen_k;
 
     Traffic traffic;
     float m = -INF, l = 0.f;
-    for (int col = thread * CHUNK; col < end; col += ROW_THREADS * CHUNK) {
-        const int n = min(CHUNK, end - col);
-        const Chunk chunk = load_chunk<ROWS_ALIGNED>(s + col, n, TENSOR_S, traffic);
+    for (int col = first; col < end; col += ROW_THREADS * CHUNK) {
+        const int n = min(CHUNK, end - col), lo = WINDOW ? max(0, begin - col) : 0;
+        const Chunk chunk = load_chunk<ROWS_ALIGNED>(s + col, n, TENSOR_S, traffic, lo);
         float m_new = m;
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e) {
             const float value = element(chunk, e);
-            if (e < n) m_new = fmaxf(m_new, value);
+            if (e >= lo && e < n) m_new = fmaxf(m_new, value);
             if (ROW_IN_SMEM) row_smem[col + e] = value;
         }
         // Online within the thread, so that a row too long for SRAM is read twice, not three times.
@@ -132,28 +152,28 @@ standard_tiled_softmax(const io_t* s, io_t* p, float* lse, int seqlen_q, int seq
         l *= exp2f((m - m_safe) * LOG2E);
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e)
-            if (e < n) l += exp2f((element(chunk, e) - m_safe) * LOG2E);
+            if (e >= lo && e < n) l += exp2f((element(chunk, e) - m_safe) * LOG2E);
         m = m_new;
     }
     const float m_row = reduce_row(m, -INF, [](float a, float b) { return fmaxf(a, b); });
     const float m_safe = m_row == -INF ? 0.f : m_row;
     const float l_thread = l * exp2f((m - m_safe) * LOG2E);
     const float l_row = reduce_row(l_thread, 0.f, [](float a, float b) { return a + b; });
-    const float inverse = 1.f / l_row;
-    for (int col = thread * CHUNK; col < end; col += ROW_THREADS * CHUNK) {
-        const int n = min(CHUNK, end - col);
+    const float inverse = l_row == 0.f ? 0.f : 1.f / l_row;  // every key masked: P is 0
+    for (int col = first; col < end; col += ROW_THREADS * CHUNK) {
+        const int n = min(CHUNK, end - col), lo = WINDOW ? max(0, begin - col) : 0;
         Chunk chunk;  // a thread reads back only what it wrote itself: no barrier is needed
-        if (!ROW_IN_SMEM) chunk = load_chunk<ROWS_ALIGNED>(s + col, n, TENSOR_S, traffic);
+        if (!ROW_IN_SMEM) chunk = load_chunk<ROWS_ALIGNED>(s + col, n, TENSOR_S, traffic, lo);
         float values[CHUNK];
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e) {
             const float value = ROW_IN_SMEM ? row_smem[col + e] : element(chunk, e);
             values[e] = exp2f((value - m_safe) * LOG2E) * inverse;
         }
-        store_chunk<ROWS_ALIGNED>(p + col, values, n, TENSOR_P, traffic);
+        store_chunk<ROWS_ALIGNED>(p + col, values, n, TENSOR_P, traffic, lo);
     }
     if (thread == 0) {
-        lse[row] = end == 0 ? -INF : m_row + logf(l_row);
+        lse[seq.stats_row0 + row] = l_row == 0.f ? -INF : m_row + logf(l_row);
         traffic.write(TENSOR_LSE, 4);
     }
     TRAFFIC_FLUSH(traffic);
@@ -162,8 +182,8 @@ standard_tiled_softmax(const io_t* s, io_t* p, float* lse, int seqlen_q, int seq
 // out[rows, :] = P V for one tile of rows. The 1 keeps ptxas from spilling to fit a fourth block.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 standard_tiled_output(const io_t* p, const io_t* v, Strides v_strides, io_t* out,
-                      Strides out_strides, int nheads, int seqlen_q, int seqlen_k,
-                      i64 causal_offset TRAFFIC_PARAM) {
+                      Strides out_strides, int nheads, int kv_group, int seqlen_q, int seqlen_k,
+                      Band band EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(16) unsigned char smem[];
     Chunk* v_smem = reinterpret_cast<Chunk*>(smem);               // [BLOCK_N, HEAD_DIM]
     float* p_smem = reinterpret_cast<float*>(v_smem + KV_CHUNKS); // [BLOCK_M, BLOCK_N]
@@ -172,27 +192,38 @@ standard_tiled_output(const io_t* p, const io_t* v, Strides v_strides, io_t* out
     const int bh = blockIdx.x / q_tiles;
     const int q0 = (q_tiles - 1 - blockIdx.x % q_tiles) * BLOCK_M;  // longest first, as in 04
     const i64 batch = bh / nheads, head = bh % nheads;
-    const int q_rows = min(BLOCK_M, seqlen_q - q0);
-    v += batch * v_strides.batch + head * v_strides.head;
-    out += batch * out_strides.batch + head * out_strides.head + q0 * out_strides.row;
+    const Sequence seq = SEQUENCE(bh, batch, head);
+    if (PACKED && q0 >= seq.seqlen_q) return;  // past the end of a shorter sequence
+    const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
+    const Extras extras(batch, head EXTRAS_ARGS);
+    const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
+    v += seq.batch * v_strides.batch + (bh % nheads / kv_group) * v_strides.head +
+         seq.k_row0 * v_strides.row;
+    out += seq.batch * out_strides.batch + head * out_strides.head +
+           (seq.q_row0 + q0) * out_strides.row;
 
     Traffic traffic;
-    Accumulator o;
+    OTile o;
     o.clear();
-    const int key_end = key_end_of(q0 + q_rows - 1, causal_offset, seqlen_k);
-    for (int k0 = 0; k0 < key_end; k0 += BLOCK_N) {
+    const int key_end = range.end_of(q0 + q_rows - 1);
+    for (int k0 = range.begin_of(q0) / BLOCK_N * BLOCK_N; k0 < key_end; k0 += BLOCK_N) {
         const int keys = min(BLOCK_N, key_end - k0);
         constexpr int ROW_CHUNKS = ceil_div(BLOCK_N, CHUNK);
         for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
             const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
-            const int end = min(keys, key_end_of(q0 + row, causal_offset, seqlen_k) - k0);
+            const int end = min(keys, range.end_of(q0 + row) - k0);
             const int n = row < q_rows ? min(CHUNK, end - col) : 0;
+            const int lo = WINDOW ? max(0, range.begin_of(q0 + row) - k0 - col) : 0;
             const io_t* src = p + (i64(bh) * seqlen_q + q0 + row) * seqlen_k + k0 + col;
             const Chunk chunk =
-                load_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(src, n, TENSOR_P, traffic);
+                load_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(src, n, TENSOR_P, traffic, lo);
 #pragma unroll
-            for (int e = 0; e < CHUNK; ++e)  // elements past n are zero
-                if (col + e < BLOCK_N_PAD) p_smem[row * BLOCK_N_PAD + col + e] = element(chunk, e);
+            for (int e = 0; e < CHUNK; ++e) {  // elements outside lo..n-1 are zero
+                float p_e = element(chunk, e);
+                if (DROPOUT && e >= lo && e < n)
+                    p_e *= extras.keep_factor(q0 + row, k0 + col + e, traffic);
+                if (col + e < BLOCK_N_PAD) p_smem[row * BLOCK_N_PAD + col + e] = p_e;
+            }
         }
         load_tile<BLOCK_N, ALIGNED>(v_smem, v + k0 * v_strides.row, v_strides.row, keys, TENSOR_V,
                                     traffic);
@@ -200,6 +231,6 @@ standard_tiled_output(const io_t* p, const io_t* v, Strides v_strides, io_t* out
         o.add_product(p_smem, v_smem, min(BLOCK_N_PAD, round_up(keys, 4)));
         __syncthreads();  // everyone is done with P and V before the next tile overwrites them
     }
-    o.store<ALIGNED>(out, out_strides.row, q_rows, traffic);
+    o.store<ALIGNED>(out, out_strides.row, q_rows, TENSOR_OUT, traffic);
     TRAFFIC_FLUSH(traffic);
 }

@@ -1,12 +1,13 @@
 // Block-sparse attention: which tiles a loop visits, and which elements of a tile are kept.
 //
 // A kernel writes one loop, `while (walk.more()) { walk.tile() ... walk.advance() }`, and one
-// predicate, `TileMask`. Without -DBLOCK_SPARSE the walk is a counter and the predicate a prefix of
+// predicate, `TileMask`. Without -DBLOCK_SPARSE the walk is a counter and the predicate a range of
 // the keys. With it the host gives compressed lists of the kept tiles (fa_kernels/tile_list.py) and
 // the mask itself, which only tiles that are kept in part look at.
 #pragma once
 
 #include "io.cuh"
+#include "score.cuh"
 
 // Entries of the lists: index << FLAG_BITS | flags.
 constexpr int FLAG_BITS = 3;
@@ -116,26 +117,39 @@ __device__ __forceinline__ void load_cells(unsigned char* cells_smem, const Bloc
 constexpr int MASK_SMEM_BYTES = 0;
 #endif
 
-// Which elements of one tile are kept. Row r keeps the first min(first_end + r, keys) keys: causal
-// rows keep one key more than the row above; without a causal mask first_end exceeds any tile.
+// One tile of the attention matrix: which of its elements are kept, and what becomes of those. Row
+// r keeps the keys first_begin + r .. first_end + r - 1, at most `keys`: a causal row keeps one key
+// more than the row above; without a mask first_end exceeds any tile.
 struct TileMask {
-    int first_end, keys;
+    Extras extras;
+    int q0, rows, k0, keys;
+    int first_begin, first_end;
 #if CUTS_TILES
     const unsigned char* cells_smem = nullptr;  // nullptr: the block mask keeps the whole tile
     int row0 = 0, col0 = 0;  // where the tile starts within the first block it touches
 #endif
 
-    // Clamped to where the answers stop changing, so that the elements compare 32-bit numbers.
-    __device__ __forceinline__ TileMask(i64 first_end, int keys)
-        : first_end(int(max(i64(-BLOCK_M), min(i64(BLOCK_N), first_end)))), keys(keys) {}
+    __device__ __forceinline__ TileMask(const Extras& extras, const KeyRange& range, int q0,
+                                        int rows, int k0, int keys)
+        : extras(extras), q0(q0), rows(rows), k0(k0), keys(keys),
+          first_begin(clamped(q0 + range.begin - k0)),
+          first_end(clamped(q0 + range.end + 1 - k0)) {}
+    // To where the answers stop changing, so that the elements compare 32-bit numbers.
+    static __device__ __forceinline__ int clamped(i64 value) {
+        return int(max(i64(-BLOCK_M), min(i64(BLOCK_N), value)));
+    }
     __device__ __forceinline__ bool keeps_all() const {
 #if CUTS_TILES
         if (cells_smem != nullptr) return false;
 #endif
+        if (WINDOW && first_begin + BLOCK_M - 1 > 0) return false;
+        if (READS_ELEMENTS && rows < BLOCK_M) return false;
         return first_end >= BLOCK_N && keys >= BLOCK_N;
     }
     __device__ __forceinline__ bool keeps(int row, int col) const {
         if (col >= min(first_end + row, keys)) return false;
+        if (WINDOW && col < first_begin + row) return false;
+        if (READS_ELEMENTS && row >= rows) return false;
 #if CUTS_TILES
         // Rows past the end of Q look at cells that were not loaded; nobody looks at their result.
         if (cells_smem != nullptr)
@@ -144,4 +158,45 @@ struct TileMask {
 #endif
         return true;
     }
+    // The score of a kept element: the bias added, -inf where the element mask drops it.
+    __device__ __forceinline__ float score(int row, int col, float value, Traffic& traffic) const {
+        return extras.score(q0 + row, k0 + col, value, traffic);
+    }
+    // p[0:4] of row `row` from column `col` on, a multiple of 4, times what dropout makes of them.
+    __device__ __forceinline__ float4 dropped(int row, int col, const float4& p,
+                                              Traffic& traffic) const {
+#if DROPOUT == 1 && BLOCK_N % 4 == 0
+        const float4 f = extras.keep_factors(q0 + row, k0 + col);
+        return make_float4(p.x * f.x, p.y * f.y, p.z * f.z, p.w * f.w);
+#elif DROPOUT
+        float4 kept = p;
+        if (keeps(row, col)) kept.x *= extras.keep_factor(q0 + row, k0 + col, traffic);
+        if (keeps(row, col + 1)) kept.y *= extras.keep_factor(q0 + row, k0 + col + 1, traffic);
+        if (keeps(row, col + 2)) kept.z *= extras.keep_factor(q0 + row, k0 + col + 2, traffic);
+        if (keeps(row, col + 3)) kept.w *= extras.keep_factor(q0 + row, k0 + col + 3, traffic);
+        return kept;
+#else
+        return p;
+#endif
+    }
 };
+
+#if CUTS_TILES
+// The mask of the tile at rows q0.. and keys k0..; a tile that is cut fetches the blocks it
+// touches, which the next barrier makes visible.
+__device__ __forceinline__ TileMask tile_mask(unsigned char* cells_smem, const BlockMask& mask,
+                                              int flags, TileMask kept, Traffic& traffic) {
+    if (flags & FLAG_MIXED) {
+        load_cells(cells_smem, mask, kept.q0, kept.rows, kept.k0, kept.keys, traffic);
+        kept.cells_smem = cells_smem;
+        kept.row0 = kept.q0 % MASK_BLOCK_M;
+        kept.col0 = kept.k0 % MASK_BLOCK_N;
+    }
+    return kept;
+}
+#define TILE_MASK(q0, rows, k0, keys)                                                             \
+    tile_mask(smem.cells, block_mask, walk.flags(), TileMask(extras, range, q0, rows, k0, keys),  \
+              traffic)
+#else
+#define TILE_MASK(q0, rows, k0, keys) TileMask(extras, range, q0, rows, k0, keys)
+#endif

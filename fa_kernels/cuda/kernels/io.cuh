@@ -37,11 +37,6 @@ __device__ constexpr int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
-// How many leading keys row `row` attends.
-__device__ __forceinline__ int key_end_of(i64 row, i64 causal_offset, int seqlen_k) {
-    return int(max(i64(0), min(i64(seqlen_k), row + causal_offset + 1)));
-}
-
 // Combines `value` over groups of `lanes` neighbouring threads; each gets the result.
 template <typename Op>
 __device__ __forceinline__ float reduce_lanes(float value, int lanes, Op op) {
@@ -105,9 +100,11 @@ __device__ __forceinline__ float element(const Chunk& chunk, int e) {
 
 // ---- traffic counters ---------------------------------------------------------------------
 // One (read, written) pair of byte counters per tensor, in this order; the host reads them as a
-// (8, 2) uint64 array. Counted: executed global loads and stores of valid elements, before L1.
-// OUT is O, partial or final; LSE is lse and, where they live in HBM, m and l; MASK is the block
-// mask and the lists made from it.
+// (15, 2) uint64 array. Counted: executed global loads and stores of valid elements, before L1; an
+// atomic is a load and a store. OUT is O, partial or final; LSE is lse and, where they live in HBM,
+// m and l; MASK is all that masks, shifts or drops (block mask and the lists made from it, element
+// mask, bias, dropout mask); bounds of packed sequences are, like kernel parameters, not counted.
+// From D_OUT on the backward pass alone: DQ is dq, partial or final.
 enum Tensor {
     TENSOR_Q,
     TENSOR_K,
@@ -117,6 +114,13 @@ enum Tensor {
     TENSOR_OUT,
     TENSOR_LSE,
     TENSOR_MASK,
+    TENSOR_D_OUT,
+    TENSOR_DQ,
+    TENSOR_DK,
+    TENSOR_DV,
+    TENSOR_DELTA,
+    TENSOR_DP,
+    TENSOR_DS,
     TENSORS
 };
 
@@ -151,20 +155,21 @@ struct Traffic {  // empty: every call below compiles to nothing
 #endif
 
 // ---- partial 16-byte accesses --------------------------------------------------------------
-// `n` valid elements (0..CHUNK) starting at `src`. VECTOR says that src is 16-byte aligned, so a
-// full chunk is one load; a partial chunk is read element by element and the rest is zero.
+// Elements lo..n-1 (of 0..CHUNK) of those starting at `src`. VECTOR says that src is 16-byte
+// aligned, so a full chunk is one load; a partial one is read element by element, the rest is zero.
 template <bool VECTOR>
-__device__ __forceinline__ Chunk load_chunk(const io_t* src, int n, int tensor, Traffic& traffic) {
+__device__ __forceinline__ Chunk load_chunk(const io_t* src, int n, int tensor, Traffic& traffic,
+                                            int lo = 0) {
     Chunk chunk = {make_uint4(0, 0, 0, 0)};
-    if (n <= 0) return chunk;
-    traffic.read(tensor, n * static_cast<int>(sizeof(io_t)));
-    if (VECTOR && n == CHUNK) {
+    if (n <= lo) return chunk;
+    traffic.read(tensor, (n - lo) * static_cast<int>(sizeof(io_t)));
+    if (VECTOR && lo == 0 && n == CHUNK) {
         chunk.bits = *reinterpret_cast<const uint4*>(src);
         return chunk;
     }
     io_t elements[CHUNK];
 #pragma unroll
-    for (int e = 0; e < CHUNK; ++e) elements[e] = e < n ? src[e] : io_t(0);
+    for (int e = 0; e < CHUNK; ++e) elements[e] = e >= lo && e < n ? src[e] : io_t(0);
 #if IO_BITS == 16
     chunk.bits = make_uint4(elements[0] | elements[1] << 16, elements[2] | elements[3] << 16,
                             elements[4] | elements[5] << 16, elements[6] | elements[7] << 16);
@@ -175,16 +180,16 @@ __device__ __forceinline__ Chunk load_chunk(const io_t* src, int n, int tensor, 
     return chunk;
 }
 
-// Rounds `n` valid fp32 values (0..CHUNK) to the io dtype and stores them at `dst`.
+// Rounds the fp32 values lo..n-1 (of 0..CHUNK) to the io dtype and stores them at `dst`.
 template <bool VECTOR>
 __device__ __forceinline__ void store_chunk(io_t* dst, const float (&values)[CHUNK], int n,
-                                            int tensor, Traffic& traffic) {
-    if (n <= 0) return;
-    traffic.write(tensor, n * static_cast<int>(sizeof(io_t)));
+                                            int tensor, Traffic& traffic, int lo = 0) {
+    if (n <= lo) return;
+    traffic.write(tensor, (n - lo) * static_cast<int>(sizeof(io_t)));
     io_t elements[CHUNK];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) elements[e] = from_float(values[e]);
-    if (VECTOR && n == CHUNK) {
+    if (VECTOR && lo == 0 && n == CHUNK) {
         uint4 bits;
 #if IO_BITS == 16
         bits = make_uint4(elements[0] | elements[1] << 16, elements[2] | elements[3] << 16,
@@ -198,6 +203,6 @@ __device__ __forceinline__ void store_chunk(io_t* dst, const float (&values)[CHU
     }
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) {
-        if (e < n) dst[e] = elements[e];
+        if (e >= lo && e < n) dst[e] = elements[e];
     }
 }

@@ -9,6 +9,7 @@
 
 #include "io.cuh"
 #include "block_mask.cuh"
+#include "score.cuh"
 
 static_assert(BLOCK_M >= 1 && BLOCK_N >= 1, "tiles hold at least one row");
 static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 256, "head_dim must be in 1..256");
@@ -41,9 +42,7 @@ constexpr int S_COLS = min_int(4, ceil_div(BLOCK_N, S_TX));
 constexpr int O_GROUPS = ceil_div(HEAD_DIM, 4);
 constexpr int O_TX = min_int(pow2_at_least(O_GROUPS), 16);
 constexpr int O_TY = THREADS / O_TX;
-constexpr int O_ROWS = ceil_div(BLOCK_M, O_TY);
 constexpr int O_COL_GROUPS = ceil_div(O_GROUPS, O_TX);
-static_assert(O_ROWS * O_COL_GROUPS * 4 <= 128, "the O tile does not fit in registers");
 
 // 8 lanes per row in the softmax step: a 16-byte access of 8 lanes covers all 32 banks once.
 constexpr int ROW_LANES = 8;
@@ -72,30 +71,31 @@ __device__ __forceinline__ void load_tile(Chunk* tile_smem, const io_t* src, i64
     }
 }
 
-// s_smem[BLOCK_M, BLOCK_N] = scale * Q K^T, with -inf where the mask drops the element.
-__device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, const Chunk* k_smem,
-                                            float scale, const TileMask& mask) {
+// A B^T, element by element: store(row, col, value) gets each of [BLOCK_M, BLOCK_N] once, always
+// from the same thread. a_smem [BLOCK_M, HEAD_DIM], b_smem [BLOCK_N, HEAD_DIM].
+template <typename Store>
+__device__ __forceinline__ void product_tile(const Chunk* a_smem, const Chunk* b_smem,
+                                             Store store) {
     const int ty = threadIdx.x / S_TX, tx = threadIdx.x % S_TX;
-    const bool whole = mask.keeps_all();
     for (int row0 = ty; row0 < BLOCK_M; row0 += S_ROWS * S_TY) {
         for (int col0 = tx; col0 < BLOCK_N; col0 += S_COLS * S_TX) {
             float s_rmem[S_ROWS][S_COLS] = {};
 #pragma unroll 1  // a second chunk in flight costs registers, and with them blocks per SM
             for (int c = 0; c < HEAD_CHUNKS; ++c) {
-                Chunk q_rmem[S_ROWS], k_rmem[S_COLS];
+                Chunk a_rmem[S_ROWS], b_rmem[S_COLS];
 #pragma unroll
                 for (int i = 0; i < S_ROWS; ++i)  // past the edge: re-read the last row, unused
-                    q_rmem[i] = q_smem[chunk_index(min(row0 + i * S_TY, BLOCK_M - 1), c)];
+                    a_rmem[i] = a_smem[chunk_index(min(row0 + i * S_TY, BLOCK_M - 1), c)];
 #pragma unroll
                 for (int j = 0; j < S_COLS; ++j)
-                    k_rmem[j] = k_smem[chunk_index(min(col0 + j * S_TX, BLOCK_N - 1), c)];
+                    b_rmem[j] = b_smem[chunk_index(min(col0 + j * S_TX, BLOCK_N - 1), c)];
 #pragma unroll
                 for (int e = 0; e < CHUNK; ++e)
 #pragma unroll
                     for (int i = 0; i < S_ROWS; ++i)
 #pragma unroll
                         for (int j = 0; j < S_COLS; ++j)
-                            s_rmem[i][j] += element(q_rmem[i], e) * element(k_rmem[j], e);
+                            s_rmem[i][j] += element(a_rmem[i], e) * element(b_rmem[j], e);
             }
 #pragma unroll
             for (int i = 0; i < S_ROWS; ++i) {
@@ -103,21 +103,32 @@ __device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, 
 #pragma unroll
                 for (int j = 0; j < S_COLS; ++j) {
                     const int col = col0 + j * S_TX;
-                    if (row < BLOCK_M && col < BLOCK_N)
-                        s_smem[row * BLOCK_N_PAD + col] =
-                            whole || mask.keeps(row, col) ? scale * s_rmem[i][j] : -INF;
+                    if (row < BLOCK_M && col < BLOCK_N) store(row, col, s_rmem[i][j]);
                 }
             }
         }
     }
 }
 
-// One online-softmax step on s_smem[BLOCK_M, BLOCK_N], scores in log2 units, in place S -> P.
+// s_smem[BLOCK_M, BLOCK_N] = scale * Q K^T + bias, with -inf where a mask drops the element.
+__device__ __forceinline__ void scores_tile(float* s_smem, const Chunk* q_smem, const Chunk* k_smem,
+                                            float scale, const TileMask& mask, Traffic& traffic) {
+    const bool whole = mask.keeps_all();
+    product_tile(q_smem, k_smem, [&](int row, int col, float product) {
+        s_smem[row * BLOCK_N_PAD + col] = whole || mask.keeps(row, col)
+                                              ? mask.score(row, col, scale * product, traffic)
+                                              : -INF;
+    });
+}
+
+// One online-softmax step on s_smem[BLOCK_M, BLOCK_N], in place S -> P; units as in score.cuh.
 // m_smem, l_smem, alpha_smem [BLOCK_M]: running maximum, running sum, factor for the accumulator.
-// NORMALISED: the accumulator was divided by the old l, so the factor also undoes that.
+// NORMALISED: the accumulator was divided by the old l, so the factor also undoes that. Dropout
+// comes after the softmax: l sums P without it.
 template <bool NORMALISED = false>
 __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float* l_smem,
-                                             float* alpha_smem) {
+                                             float* alpha_smem, const TileMask& mask,
+                                             Traffic& traffic) {
     constexpr int STEP = THREADS / ROW_LANES;  // rows in flight
     const int lane = threadIdx.x % ROW_LANES;
     // Whole warps stay in the loop (round_up), since the shuffles below need all lanes; a row past
@@ -142,18 +153,18 @@ __device__ __forceinline__ void softmax_tile(float* s_smem, float* m_smem, float
         float l_tile = 0.f;
         for (int col = lane * 4; col < cols; col += ROW_LANES * 4) {
             float4 p = *reinterpret_cast<const float4*>(s_row + col);
-            p.x = exp2f(p.x - m_safe);
-            p.y = col + 1 < BLOCK_N ? exp2f(p.y - m_safe) : 0.f;
-            p.z = col + 2 < BLOCK_N ? exp2f(p.z - m_safe) : 0.f;
-            p.w = col + 3 < BLOCK_N ? exp2f(p.w - m_safe) : 0.f;
+            p.x = exp_units(p.x - m_safe);
+            p.y = col + 1 < BLOCK_N ? exp_units(p.y - m_safe) : 0.f;
+            p.z = col + 2 < BLOCK_N ? exp_units(p.z - m_safe) : 0.f;
+            p.w = col + 3 < BLOCK_N ? exp_units(p.w - m_safe) : 0.f;
             l_tile += (p.x + p.y) + (p.z + p.w);
-            *reinterpret_cast<float4*>(s_row + col) = p;
+            *reinterpret_cast<float4*>(s_row + col) = mask.dropped(row, col, p, traffic);
         }
         l_tile = reduce_lanes(l_tile, ROW_LANES, [](float a, float b) { return a + b; });
         // The eight lanes read m_smem[row] above; none may still do so when lane 0 overwrites it.
         __syncwarp();
         if (valid && lane == 0) {
-            const float alpha = exp2f(m_old - m_safe), l_old = l_smem[row];
+            const float alpha = exp_units(m_old - m_safe), l_old = l_smem[row];
             m_smem[row] = m_new;
             l_smem[row] = l_old * alpha + l_tile;
             alpha_smem[row] = NORMALISED ? l_old * alpha : alpha;
@@ -218,8 +229,12 @@ __device__ __forceinline__ void store_four(io_t* dst, const float4& a, int n) {
 }
 #endif
 
-// The O tile [BLOCK_M, HEAD_DIM] in registers, spread over the block.
+// An fp32 tile [ROWS, HEAD_DIM] in registers, spread over the block: O, and in the backward pass
+// dq (ROWS = BLOCK_M), dk and dv (ROWS = BLOCK_N).
+template <int ROWS>
 struct Accumulator {
+    static constexpr int O_ROWS = ceil_div(ROWS, O_TY);
+    static_assert(O_ROWS * O_COL_GROUPS * 4 <= 128, "the tile does not fit in registers");
     float4 acc[O_ROWS][O_COL_GROUPS];
 
     static __device__ __forceinline__ int row(int i) { return threadIdx.x / O_TX + i * O_TY; }
@@ -236,7 +251,7 @@ struct Accumulator {
     __device__ __forceinline__ void scale_rows(const float* factor_smem) {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
-            const float f = factor_smem[min(row(i), BLOCK_M - 1)];
+            const float f = factor_smem[min(row(i), ROWS - 1)];
 #pragma unroll
             for (int j = 0; j < O_COL_GROUPS; ++j) {
                 float4& a = acc[i][j];
@@ -249,7 +264,7 @@ struct Accumulator {
     __device__ __forceinline__ void divide_rows(const float* divisor_smem) {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
-            const float divisor = divisor_smem[min(row(i), BLOCK_M - 1)];
+            const float divisor = divisor_smem[min(row(i), ROWS - 1)];
             const float f = divisor == 0.f ? 0.f : 1.f / divisor;
 #pragma unroll
             for (int j = 0; j < O_COL_GROUPS; ++j) {
@@ -259,16 +274,17 @@ struct Accumulator {
         }
     }
 
-    // acc += P V, with p_smem[BLOCK_M, BLOCK_N] in fp32 and v_smem[BLOCK_N, HEAD_DIM]. Columns
+    // acc += P V, with p_smem[ROWS, BLOCK_N] in fp32 and v_smem[BLOCK_N, HEAD_DIM]. Columns
     // n_end..BLOCK_N of P are zero, so the loop may stop there.
     __device__ __forceinline__ void add_product(const float* p_smem, const Chunk* v_smem,
                                                 int n_end) {
+        static_assert(ROWS == BLOCK_M, "P has a row for every row of the accumulator");
         for (int n = 0; n < n_end; n += 4) {
             float4 p_rmem[O_ROWS];
 #pragma unroll
             for (int i = 0; i < O_ROWS; ++i)
                 p_rmem[i] = *reinterpret_cast<const float4*>(
-                    p_smem + min(row(i), BLOCK_M - 1) * BLOCK_N_PAD + n);
+                    p_smem + min(row(i), ROWS - 1) * BLOCK_N_PAD + n);
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 if (BLOCK_N % 4 != 0 && n + e >= BLOCK_N) break;  // V has no such row
@@ -293,9 +309,34 @@ struct Accumulator {
         }
     }
 
-    // acc = src[0:rows_valid, :], an O tile that an earlier pass stored as T; zero past its edge.
+    // acc += P^T X, with p_smem[BLOCK_M, BLOCK_N] in fp32 and x_smem[BLOCK_M, HEAD_DIM], over the
+    // first m_end rows of both.
+    __device__ __forceinline__ void add_transposed_product(const float* p_smem,
+                                                           const Chunk* x_smem, int m_end) {
+        static_assert(ROWS == BLOCK_N, "P has a column for every row of the accumulator");
+        for (int m = 0; m < m_end; ++m) {
+            float p_rmem[O_ROWS];
+#pragma unroll
+            for (int i = 0; i < O_ROWS; ++i)
+                p_rmem[i] = p_smem[m * BLOCK_N_PAD + min(row(i), ROWS - 1)];
+#pragma unroll
+            for (int j = 0; j < O_COL_GROUPS; ++j) {
+                const float4 x = load_columns(x_smem, m, min(group(j), O_GROUPS - 1));
+#pragma unroll
+                for (int i = 0; i < O_ROWS; ++i) {
+                    float4& a = acc[i][j];
+                    a.x += p_rmem[i] * x.x;
+                    a.y += p_rmem[i] * x.y;
+                    a.z += p_rmem[i] * x.z;
+                    a.w += p_rmem[i] * x.w;
+                }
+            }
+        }
+    }
+
+    // acc = src[0:rows_valid, :], a tile that an earlier pass stored as T; zero past its edge.
     template <bool VECTOR, typename T>
-    __device__ __forceinline__ void load(const T* src, i64 row_stride, int rows_valid,
+    __device__ __forceinline__ void load(const T* src, i64 row_stride, int rows_valid, int tensor,
                                          Traffic& traffic) {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
@@ -305,14 +346,14 @@ struct Accumulator {
                 const int n = row(i) < rows_valid ? min(4, HEAD_DIM - col) : 0;
                 acc[i][j] = n > 0 ? load_four<VECTOR>(src + row(i) * row_stride + col, n)
                                   : make_float4(0.f, 0.f, 0.f, 0.f);
-                if (n > 0) traffic.read(TENSOR_OUT, n * static_cast<int>(sizeof(T)));
+                if (n > 0) traffic.read(tensor, n * static_cast<int>(sizeof(T)));
             }
         }
     }
 
     // dst[0:rows_valid, :] = acc, rounded to T.
     template <bool VECTOR, typename T>
-    __device__ __forceinline__ void store(T* dst, i64 row_stride, int rows_valid,
+    __device__ __forceinline__ void store(T* dst, i64 row_stride, int rows_valid, int tensor,
                                           Traffic& traffic) const {
 #pragma unroll
         for (int i = 0; i < O_ROWS; ++i) {
@@ -321,8 +362,10 @@ struct Accumulator {
                 const int col = group(j) * 4;
                 const int n = row(i) < rows_valid ? min(4, HEAD_DIM - col) : 0;
                 if (n > 0) store_four<VECTOR>(dst + row(i) * row_stride + col, acc[i][j], n);
-                if (n > 0) traffic.write(TENSOR_OUT, n * static_cast<int>(sizeof(T)));
+                if (n > 0) traffic.write(tensor, n * static_cast<int>(sizeof(T)));
             }
         }
     }
 };
+
+using OTile = Accumulator<BLOCK_M>;

@@ -25,21 +25,21 @@ struct Tracer {
     __device__ __forceinline__ void record(i64 tile_row0, int rows, int k0, int keys,
                                            bool normalised, const float* m_smem,
                                            const float* l_smem, const float* alpha_smem,
-                                           const Accumulator& o) {
+                                           const OTile& o) {
         if (row < tile_row0 || row >= tile_row0 + rows) return;
         const int r = static_cast<int>(row - tile_row0);
         if (threadIdx.x == 0) {
             const float header[TRACE_HEADER] = {
-                float(k0), float(k0 + keys), normalised ? 1.f : 0.f, m_smem[r] * LN2,
+                float(k0), float(k0 + keys), normalised ? 1.f : 0.f, m_smem[r] * UNITS_TO_LN,
                 l_smem[r], l_old == 0.f ? 0.f : alpha_smem[r] / l_old};
             for (int i = 0; i < TRACE_HEADER; ++i) records[i] = header[i];
         }
 #pragma unroll
-        for (int i = 0; i < O_ROWS; ++i) {
-            if (Accumulator::row(i) != r) continue;
+        for (int i = 0; i < OTile::O_ROWS; ++i) {
+            if (OTile::row(i) != r) continue;
 #pragma unroll
             for (int j = 0; j < O_COL_GROUPS; ++j) {
-                const int col = Accumulator::group(j) * 4;
+                const int col = OTile::group(j) * 4;
                 const int n = min(4, HEAD_DIM - col);
                 if (n > 0) store_four<false>(records + TRACE_HEADER + col, o.acc[i][j], n);
             }

@@ -1,0 +1,232 @@
+"""A call that has been checked: variant, backend and tiles are chosen, and it can run here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fa_kernels.cuda import arrays
+from fa_kernels.cuda.launch import (
+    refuse_memory,
+    refuse_old_gpu,
+    refuse_on_this_gpu,
+    smem_limit_bytes,
+)
+from fa_kernels.cuda.verified import unverified
+from fa_kernels.extras import Extras
+from fa_kernels.options import check_saved, problem_and_extras
+from fa_kernels.problem import ITEMSIZE, AttentionProblem
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
+from fa_kernels.units import capacity
+from fa_kernels.variants import VARIANTS, Variant, find_variant
+
+#: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
+AUTO_ORDER = ("flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What to run, on which backend, with which tiles."""
+
+    problem: AttentionProblem
+    extras: Extras
+    variant: Variant
+    backend: str
+    tiling: Tiling
+
+    @property
+    def attends_nothing(self) -> bool:
+        """True if there is no row or no key at all, so that the result is known."""
+        return 0 in (self.problem.heads, self.problem.seqlen_q, self.problem.seqlen_k)
+
+
+def checked_call(
+    q: Any, k: Any, v: Any, variant: str, tiling: Tiling | None, backend: str, **options: Any
+) -> Call:
+    """Arrays and arguments of `fa.attention` as a call that can run here; allocates nothing.
+
+    Args:
+        options: those of `options.problem_and_extras`.
+
+    Raises:
+        ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
+    """
+    call = _chosen((q, k, v), variant, tiling, backend, options, backward=False)
+    if call.attends_nothing:
+        return call
+    memory, chosen = call.variant.memory(call.problem), call.variant
+    if call.backend == "numpy":
+        _refuse_host_memory(chosen.name, memory.extra_bytes)
+        return call
+    refuse_old_gpu(chosen.kernel, chosen.min_arch)
+    refuse_on_this_gpu(chosen.plan(call.problem, call.tiling), call.problem, call.tiling)
+    copied = 0 if arrays.on_gpu(q) else memory.input_bytes + _held_bytes(call.extras)
+    refuse_memory(chosen.name, memory.extra_bytes + copied)
+    return call
+
+
+def checked_backward_call(
+    tensors: tuple[Any, ...],
+    variant: str,
+    tiling: Tiling | None,
+    backend: str,
+    *,
+    deterministic: bool = False,
+    **options: Any,
+) -> Call:
+    """As `checked_call`, for `fa.attention_backward`; `tensors`: d_out, q, k, v, out, lse.
+
+    The variant of the call has a backward pass; it is the partner of a control that has none.
+    """
+    d_out, q, k, v, out, lse = tensors
+    call = _chosen((q, k, v), variant, tiling, backend, options, backward=True)
+    check_saved(d_out, q, out, lse)
+    if call.attends_nothing:
+        return call
+    problem, chosen, backward = call.problem, call.variant, call.variant.backward
+    assert backward is not None
+    results = problem.q_bytes + 2 * problem.kv_bytes
+    need = results + backward.workspace_bytes(problem)
+    if call.backend == "numpy":
+        _refuse_host_memory(f"the backward of {chosen.name}", need)
+        return call
+    refuse_old_gpu(backward.kernel, chosen.min_arch)
+    plan = backward.plan(problem, call.tiling, deterministic=deterministic)
+    refuse_on_this_gpu(plan, problem, call.tiling)
+    if not arrays.on_gpu(q):
+        need += results + 2 * problem.q_bytes + problem.lse_bytes + _held_bytes(call.extras)
+    refuse_memory(f"the backward of {chosen.name}", need)
+    return call
+
+
+def _chosen(
+    inputs: tuple[Any, Any, Any],
+    variant: str,
+    tiling: Tiling | None,
+    backend: str,
+    options: dict[str, Any],
+    backward: bool,
+) -> Call:
+    problem, extras = problem_and_extras(*inputs, **options)
+    if "bfloat16" in (problem.dtype, problem.bias_dtype):
+        arrays.bfloat16()  # or the sentence that says how to get it
+    backend = _pick_backend(backend, inputs[0])
+    if problem.dtype not in ITEMSIZE and backend == "cuda":
+        raise NotImplementedError(
+            f"dtype = {problem.dtype} runs on backend 'numpy' alone, the kernels take "
+            f"{', '.join(ITEMSIZE)}: cast q, k and v to float32, or copy them to the host."
+        )
+    chosen = _pick_variant(variant, problem, backend, backward)
+    default: Callable[[int, int, int], Tiling] = default_tiling
+    if backward:
+        assert chosen.backward is not None  # or it would have been refused
+        default = chosen.backward.default_tiling
+    tiling = _checked_tiling(tiling, problem, backend, default)
+    return Call(problem, extras, chosen, backend, tiling)
+
+
+def _held_bytes(extras: Extras) -> int:
+    """Bytes of masks and bias as they are copied to the GPU."""
+    views = (extras.mask, extras.bias, extras.dropout_keep)
+    return sum(arrays.compact_bytes(view) for view in views if view is not None)
+
+
+def _takes_dtype(variant: Variant, dtype: str) -> bool:
+    """float64 is for the references in NumPy, and for those that take the widest io dtype."""
+    return dtype in variant.dtypes or (dtype == "float64" and "float32" in variant.dtypes)
+
+
+def _pick_variant(name: str, problem: AttentionProblem, backend: str, backward: bool) -> Variant:
+    if name == "auto":
+        return _auto_variant(problem, backend, backward)
+    chosen = find_variant(name)
+    if not _takes_dtype(chosen, problem.dtype):
+        raise NotImplementedError(
+            f"variant = {name!r} does not take {problem.dtype}: cast q, k and v to one of "
+            f"{', '.join(chosen.dtypes)}."
+        )
+    if problem.block_mask is not None and not chosen.block_sparse:
+        able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.block_sparse)
+        raise NotImplementedError(
+            f"variant = {name!r} does not take a block_mask: use one of {able}."
+        )
+    if backward and chosen.backward is None and chosen.control_for is not None:
+        chosen = VARIANTS[chosen.control_for]
+    if backward and chosen.backward is None:
+        able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.backward is not None)
+        raise NotImplementedError(
+            f"variant = {name!r} has no backward pass: use 'auto' or one of {able}."
+        )
+    return chosen
+
+
+def _auto_variant(problem: AttentionProblem, backend: str, backward: bool) -> Variant:
+    known = [
+        VARIANTS[name]
+        for name in AUTO_ORDER
+        if _takes_dtype(VARIANTS[name], problem.dtype)
+        and (problem.block_mask is None or VARIANTS[name].block_sparse)
+        and (not backward or VARIANTS[name].backward is not None)
+    ]
+    if backend == "numpy":
+        return known[0]  # the specification itself: there is no kernel to verify
+    pending = unverified()
+    for variant in known:
+        if _kernel_of(variant, backward) not in pending:
+            return variant
+    what = "no backward kernel" if backward else "no kernel"
+    raise NotImplementedError(
+        f"{what} for {problem.dtype} is verified on a GPU ({pending}): "
+        "run `make verify`, or name a variant."
+    )
+
+
+def _kernel_of(variant: Variant, backward: bool) -> str:
+    if not backward:
+        return variant.kernel
+    assert variant.backward is not None
+    return variant.backward.kernel
+
+
+def _checked_tiling(
+    tiling: Tiling | None,
+    problem: AttentionProblem,
+    backend: str,
+    default: Callable[[int, int, int], Tiling],
+) -> Tiling:
+    if tiling is None:
+        limit = smem_limit_bytes() if backend == "cuda" else HOPPER_SMEM_PER_BLOCK
+        tiling = default(problem.head_dim, problem.itemsize, limit)
+    elif not isinstance(tiling, Tiling):
+        raise TypeError(
+            f"tiling = {tiling!r} is not a Tiling: pass fa.Tiling(block_m, block_n) "
+            "or fa.Tiling.from_sram(sram_bytes, head_dim, dtype)."
+        )
+    return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+
+
+def _pick_backend(backend: str, q: Any) -> str:
+    if not isinstance(backend, str) or backend not in ("auto", "cuda", "numpy"):
+        raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
+    on_gpu = arrays.on_gpu(q)
+    if backend == "auto":
+        return "cuda" if on_gpu else "numpy"
+    if backend == "numpy" and on_gpu:
+        raise ValueError("backend = 'numpy' with arrays on a GPU: copy them to the host first.")
+    if backend == "cuda":
+        arrays.refuse_without_gpu()
+    return backend
+
+
+def _refuse_host_memory(what: str, need: int) -> None:
+    try:
+        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not to be had on this platform
+        return
+    if need > have:
+        raise ValueError(
+            f"{what} needs {capacity(need)} beside its inputs, this machine has "
+            f"{capacity(have)}: use variant='flash_q_outer', a shorter sequence or a smaller batch."
+        )

@@ -1,0 +1,207 @@
+"""Kernel arguments as the headers declare them: strides, band, masks, dropout, packed sequences."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fa_kernels import masks, tile_list
+from fa_kernels.block_mask import BlockMask, per_mask
+from fa_kernels.dropout import threshold
+from fa_kernels.extras import Extras
+from fa_kernels.packed import Packed
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+
+_STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
+_STRIDES4 = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8"), ("col", "<i8")])
+_BAND = np.dtype([("begin", "<i8"), ("end", "<i8"), ("bottom_right", "<i8")])
+#: Past any row and key, and far from overflow when lengths are added.
+UNBOUNDED = 2**40
+
+
+def usable(name: str, array: Any) -> Any:
+    """`array` itself if its last axis is contiguous, else one contiguous copy, with a warning."""
+    import cupy
+
+    whole = all(stride % array.itemsize == 0 for stride in array.strides)
+    if whole and (array.shape[-1] == 1 or array.strides[-1] == array.itemsize):
+        return array
+    warnings.warn(
+        f"{name} has strides {array.strides} bytes: its last axis is not contiguous (or a stride "
+        "is no whole number of elements), so it was copied once. Pass a contiguous last axis.",
+        stacklevel=4,
+    )
+    return cupy.ascontiguousarray(array)
+
+
+def rows_aligned(*arrays: Any) -> bool:
+    """True if every row of every array starts at a multiple of 16 bytes."""
+    return all(
+        a.data.ptr % 16 == 0
+        and all(s % 16 == 0 for s, n in zip(a.strides[:3], a.shape[:3], strict=True) if n > 1)
+        for a in arrays
+    )
+
+
+def with_strides(*arrays: Any) -> list[Any]:
+    """Each array followed by its batch, head and row strides: the kernels' `Strides`."""
+    return [part for a in arrays for part in (a, _by_value(_STRIDES, a.strides[:3], a.itemsize))]
+
+
+def _by_value(dtype: np.dtype, strides: tuple[int, ...], itemsize: int) -> np.ndarray:
+    # One structured element is passed by value.
+    return np.array([tuple(stride // itemsize for stride in strides)], dtype=dtype)
+
+
+def sizes(problem: AttentionProblem) -> tuple[np.int32, ...]:
+    """nheads, kv_group, seqlen_q, seqlen_k; of packed sequences the longest."""
+    p = problem
+    return tuple(map(np.int32, (p.nheads, p.group, p.seqlen_q, p.seqlen_k)))
+
+
+def band(problem: AttentionProblem) -> np.ndarray:
+    """`Band` of score.cuh; of packed sequences without their lengths."""
+    if problem.packed is None:
+        limits = masks.band(problem)
+        return np.array([(limits.begin, limits.end, UNBOUNDED)], dtype=_BAND)
+    left, right = problem.window or (None, None)
+    top_left = 0 if problem.causal == "top_left" else UNBOUNDED
+    ends = [UNBOUNDED if right is None else right]
+    ends.append(0 if problem.causal == "bottom_right" else UNBOUNDED)
+    begin = -UNBOUNDED if left is None else -left
+    return np.array([(begin, top_left, min(ends))], dtype=_BAND)
+
+
+def option_macros(problem: AttentionProblem) -> dict[str, int]:
+    """The macros of score.cuh."""
+    bias = 0 if problem.bias_dtype is None else 2 if problem.bias_dtype == "float32" else 1
+    return {
+        "WINDOW": int(problem.window is not None and problem.window[0] is not None),
+        "MASK": int(problem.masked),
+        "BIAS": bias,
+        "DROPOUT": 2 if problem.keep_given else int(problem.dropout_p > 0.0),
+        "PACKED": int(problem.packed is not None),
+    }
+
+
+def score_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:
+    """MASK_PARAMS and BIAS_PARAMS of score.cuh."""
+    return (*_element_array(extras.mask), *_element_array(extras.bias))
+
+
+def dropout_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:
+    """DROPOUT_PARAMS of score.cuh."""
+    keep_scale = np.float32(1.0 / (1.0 - problem.dropout_p))
+    if problem.keep_given:
+        return (*_element_array(extras.dropout_keep), keep_scale)
+    if problem.dropout_p == 0.0:
+        return ()
+    assert problem.seed is not None
+    return np.uint64(problem.seed), np.uint32(threshold(problem.dropout_p)), keep_scale
+
+
+def extras_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:
+    """EXTRAS_PARAMS of score.cuh."""
+    return (*score_arguments(problem, extras), *dropout_arguments(problem, extras))
+
+
+def _element_array(array: Any) -> tuple[Any, ...]:
+    if array is None:
+        return ()
+    return array, _by_value(_STRIDES4, array.strides, array.itemsize)
+
+
+def refuse_extras_mismatch(problem: AttentionProblem, extras: Extras) -> None:
+    """Raise unless `extras` holds what `problem` says; a kernel would read out of bounds.
+
+    Raises:
+        ValueError: names the array, what it is and what it must be.
+    """
+    shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
+    wanted = {
+        "mask": "bool" if problem.masked else None,
+        "bias": problem.bias_dtype,
+        "dropout_keep": "bool" if problem.keep_given else None,
+    }
+    for name, dtype in wanted.items():
+        array = getattr(extras, name)
+        if array is None and dtype is None:
+            continue
+        found = None if array is None else (array.dtype.name, tuple(array.shape))
+        whole = array is None or all(s % array.itemsize == 0 for s in array.strides)
+        if found != (dtype, shape) or not whole:
+            raise ValueError(
+                f"{name} is {found}, the problem says {(dtype, shape)}: make the problem from the "
+                "arrays (fa.attention does)."
+            )
+
+
+def packed_arguments(problem: AttentionProblem) -> tuple[Any, ...]:
+    """PACKED_PARAMS of score.cuh; nothing for sequences of one length."""
+
+    if problem.packed is None:
+        return ()
+    return (*_packed_on_gpu(problem.packed, *_where()), np.int64(problem.packed.total_q))
+
+
+def _where() -> tuple[int, int]:
+    """Device and stream: what a cache drops goes back to the pool of the stream that it was made
+    on, so each keeps arrays of its own, in order with its launches."""
+    import cupy
+
+    return cupy.cuda.Device().id, int(cupy.cuda.get_current_stream().ptr)
+
+
+@functools.lru_cache(maxsize=16)
+def _packed_on_gpu(packed: Packed, device: int, stream: int) -> tuple[Any, Any]:
+    import cupy
+
+    host = (packed.cu_seqlens_q, packed.cu_seqlens_k)
+    arrays = tuple(cupy.asarray(np.array(bounds, np.int32)) for bounds in host)
+    return arrays[0], arrays[1]
+
+
+Order = Callable[[AttentionProblem, Tiling], tile_list.TileLists]
+
+
+def block_mask_arguments(
+    problem: AttentionProblem, tiling: Tiling, order: Order
+) -> tuple[Any, ...]:
+    """BLOCK_MASK_PARAMS of block_mask.cuh, lists in `order`; nothing without a block mask."""
+    mask, p = problem.block_mask, problem
+    if mask is None:
+        return ()
+    key = (p.causal, p.window, p.seqlen_q, p.seqlen_k, tiling, order, *_where())
+    start, entries, keep = _mask_on_gpu(mask, *key)
+    lead = (np.int64(mask.lead[1] if mask.lead[0] > 1 else 0), np.int64(mask.lead[1] > 1))
+    return start, entries, keep, *lead, *map(np.int32, mask.blocks)
+
+
+@per_mask(entries=8)
+def _mask_on_gpu(
+    mask: BlockMask,
+    causal: str | None,
+    window: tuple[int | None, int | None] | None,
+    seqlen_q: int,
+    seqlen_k: int,
+    tiling: Tiling,
+    order: Order,
+    device: int,
+    stream: int,
+) -> tuple[Any, Any, Any]:
+    """Lists and mask on the GPU, once for a mask: they depend on no value of q, k or v."""
+    import cupy
+
+    problem = AttentionProblem(
+        *mask.lead, seqlen_q, seqlen_k, 1, causal=causal, window=window, block_mask=mask
+    )
+    lists = order(problem, tiling)
+    entries = lists.entries if len(lists.entries) else np.zeros(1, np.int32)  # a valid pointer
+    host = (lists.start, entries, mask.keep.astype(np.uint8))
+    arrays = tuple(cupy.asarray(array) for array in host)
+    return arrays[0], arrays[1], arrays[2]

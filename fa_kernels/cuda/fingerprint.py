@@ -1,0 +1,72 @@
+"""What a kernel is launched with, as a hash: a change of threads or caches is another kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.plan import IO_BITS, PLANS, LaunchPlan
+from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
+from fa_kernels.packed import Packed
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.units import KIB
+
+_SIZES = (4096, 4096)
+#: Options as fields of a problem; each is a build of its own.
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"window": (100, 0)},
+    {"masked": True},
+    {"bias_dtype": "float32"},
+    {"bias_dtype": "float16"},
+    {"dropout_p": 0.1, "seed": 0},
+    {"dropout_p": 0.1, "keep_given": True},
+    {"nheads_kv": 1},
+    {"batch": 2, "packed": Packed((0, 4096, 5000), (0, 4096, 5000))},
+    {"block_mask": BlockMask.pattern("local", *_SIZES, 128, 128, 0.25)},
+    {"block_mask": BlockMask.pattern("local", *_SIZES, 24, 40, 0.25)},
+)
+
+
+@functools.cache
+def plan_fingerprint(kernel: str) -> str:
+    """First 16 hex digits of a hash over what `kernel` is compiled with at points of the grid.
+
+    A kernel is verified as launched: another choice of threads or caches is another kernel.
+    """
+    text = []
+    for plan in (PLANS | BACKWARD_PLANS)[kernel]:
+        for launched in _launches(plan):
+            steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
+            text.append(f"{sorted(launched.macros.items())} {steps}")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
+    """Plans at points of the recorded grid, then one point with every option."""
+    for dtype, head_dim, kib in itertools.product(IO_BITS, (20, 32, 64, 128), (16, 64, 192)):
+        tiling = Tiling.from_sram(kib * KIB, head_dim, dtype)
+        for nheads in (1, 512):
+            # A backward pass refuses the largest of the forward's tiles.
+            with contextlib.suppress(ValueError):
+                yield plan(AttentionProblem(1, nheads, *_SIZES, head_dim, dtype), tiling)
+    tiling = Tiling(64, 64)
+    base: dict[str, Any] = {"batch": 1, "nheads": 8, "head_dim": 64, "dtype": "float16"}
+    base |= {"seqlen_q": _SIZES[0], "seqlen_k": _SIZES[1]}
+    for fields in _OPTIONS:
+        try:
+            yield plan(AttentionProblem(**base | fields), tiling)
+        except NotImplementedError:  # 01 and 02 take no block mask
+            continue
+    dense = AttentionProblem(**base)
+    yield plan(dense, tiling, aligned=False)
+    yield plan(dense, tiling, count_traffic=True)
+    for option in ("trace", "deterministic"):
+        if option in inspect.signature(plan).parameters:
+            yield plan(dense, tiling, **{option: True})

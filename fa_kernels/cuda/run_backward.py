@@ -1,0 +1,289 @@
+"""Every backward pass on CuPy arrays: from a problem to launches and to dq, dk, dv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fa_kernels import tile_list
+from fa_kernels.cuda import arguments, plan, plan_backward
+from fa_kernels.cuda.arguments import rows_aligned, usable, with_strides
+from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
+from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
+from fa_kernels.cuda.run import new_counters, read_counters
+from fa_kernels.extras import NO_EXTRAS, Extras
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.reference.standard import scale_in_log2
+from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.model import Traffic
+
+CudaGradients = tuple[Any, Any, Any, Traffic | None]
+NAMES = ("d_out", "q", "k", "v", "out", "lse")
+
+
+def _refuse_mismatch(inputs: dict[str, Any], problem: AttentionProblem) -> None:
+    """Raise unless the arrays are what `problem` says; a kernel would read out of bounds."""
+    of_q, of_k = (problem.q_shape, problem.dtype), (problem.kv_shape, problem.dtype)
+    of_stats = (problem.q_shape[:3], "float32")
+    for name, array in inputs.items():
+        shape, dtype = of_stats if name == "lse" else of_k if name in ("k", "v") else of_q
+        if tuple(array.shape) != shape or array.dtype.name != dtype:
+            raise ValueError(
+                f"{name} is {array.dtype} of shape {tuple(array.shape)}, the problem says "
+                f"{dtype} {shape}: make the problem from the arrays (fa.attention_backward does)."
+            )
+
+
+class _Call:
+    """One checked call: its plan, its arrays, and the arguments that several kernels share.
+
+    `inputs` by name, of NAMES those that the kernels read; dq, dk, dv are contiguous.
+    """
+
+    def __init__(
+        self,
+        make_plan: Callable[..., LaunchPlan],
+        inputs: dict[str, Any],
+        problem: AttentionProblem,
+        tiling: Tiling,
+        extras: Extras,
+        **options: bool,
+    ) -> None:
+        import cupy
+
+        refuse_on_this_gpu(make_plan(problem, tiling, **options), problem, tiling)
+        _refuse_mismatch(inputs, problem)
+        arguments.refuse_extras_mismatch(problem, extras)
+        self.problem, self.tiling = problem, tiling
+        self.at = {name: usable(name, array) for name, array in inputs.items()}
+        dtype = self.at["q"].dtype
+        self.at["dq"] = cupy.empty(problem.q_shape, dtype)
+        self.at |= {name: cupy.empty(problem.kv_shape, dtype) for name in ("dk", "dv")}
+        self.aligned = rows_aligned(*(a for name, a in self.at.items() if name != "lse"))
+        self.plan = make_plan(problem, tiling, aligned=self.aligned, **options)
+        self.totals = new_counters() if options.get("count_traffic", False) else None
+        self.sizes, self.band = arguments.sizes(problem), arguments.band(problem)
+        self.extras = arguments.extras_arguments(problem, extras)
+        self.counters = () if self.totals is None else (self.totals,)
+        self.tail = (*arguments.packed_arguments(problem), *self.counters)
+
+    def with_strides(self, *names: str) -> list[Any]:
+        """Arrays by name, each followed by its strides."""
+        return with_strides(*(self.at[name] for name in names))
+
+    def statistics(self) -> Any:
+        """An fp32 array with a number for every row of q."""
+        import cupy
+
+        return cupy.empty(self.problem.q_shape[:3], np.float32)
+
+    def launch(self, name: str, args: list[Any]) -> None:
+        """The launch whose entry ends in `name`."""
+        launch(self.plan, self._step(name), [*args, *self.tail])
+
+    def _step(self, name: str) -> LaunchStep:
+        return next(step for step in self.plan.steps if step.entry.endswith(f"_{name}"))
+
+    def tiles(self, order: arguments.Order) -> list[Any]:
+        """What a kernel that rebuilds S takes after its arrays; lists of tiles in `order`."""
+        problem = self.problem
+        # With a bias, scores are in natural units (score.cuh).
+        scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
+        lists = arguments.block_mask_arguments(problem, self.tiling, order)
+        return [*self.sizes, self.band, np.float32(scale), *lists, *self.extras]
+
+    def row_statistics(self) -> tuple[Any, Any]:
+        """row_m and row_scale: lse itself and nothing, or with a bias what a launch makes of it."""
+        lse = self.at["lse"]
+        if self.problem.bias_dtype is None:
+            return lse, lse  # the second is not looked at
+        row_m, row_scale = self.statistics(), self.statistics()
+        args = [*self.with_strides("q", "k"), lse, row_m, row_scale]
+        self.launch("statistics", [*args, *self.tiles(tile_list.by_q)])
+        return row_m, row_scale
+
+    def result(self) -> CudaGradients:
+        """dq, dk, dv and, if they were compiled in, the in-kernel counters."""
+        return self.at["dq"], self.at["dk"], self.at["dv"], read_counters(self.totals)
+
+
+def _flash_call(
+    make_plan: Callable[..., LaunchPlan],
+    arrays: tuple[Any, ...],
+    problem: AttentionProblem,
+    tiling: Tiling,
+    extras: Extras,
+    **options: bool,
+) -> _Call:
+    import cupy
+
+    inputs = dict(zip(NAMES, arrays, strict=True))
+    call = _Call(make_plan, inputs, problem, tiling, extras, **options)
+    if not call.at["lse"].flags.c_contiguous:  # kernels find its rows by number
+        call.at["lse"] = cupy.ascontiguousarray(call.at["lse"])
+    return call
+
+
+def run_flash_q_outer_backward(
+    d_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    extras: Extras = NO_EXTRAS,
+    deterministic: bool = False,
+    count_traffic: bool = False,
+) -> CudaGradients:
+    """04_flash_q_outer_backward on CuPy arrays.
+
+    Args:
+        d_out, q, out: (batch, nheads, seqlen_q, head_dim); k, v: (batch, nheads_kv, seqlen_k,
+            head_dim); lse: (batch, nheads, seqlen_q) fp32, natural log, as the forward gave it.
+        extras: mask, bias and dropout mask, CuPy arrays, where the problem has them.
+        deterministic: dq by a launch of its own, with the same bits at every run.
+        count_traffic: also count bytes in the kernels.
+
+    Returns:
+        dq, dk, dv like q, k, v, contiguous; the in-kernel counters or None.
+
+    Raises:
+        ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
+    """
+    import cupy
+
+    make_plan = plan_backward.plan_flash_q_outer_backward
+    options = {"deterministic": deterministic, "count_traffic": count_traffic}
+    arrays = (d_out, q, k, v, out, lse)
+    call = _flash_call(make_plan, arrays, problem, tiling, extras, **options)
+    delta, dq = call.statistics(), call.at["dq"]
+    sizes = (call.sizes[0], *call.sizes[2:])
+    call.launch("delta", [*call.with_strides("d_out", "out"), delta, *sizes])
+    stats = (*call.row_statistics(), delta)
+    in_dq = deterministic or problem.itemsize == 4
+    if deterministic:
+        dq_sum = delta  # not looked at
+    else:  # sums start from zero; in fp32 they are dq itself
+        dq_sum = dq if in_dq else cupy.empty(problem.q_shape, np.float32)
+        dq_sum.fill(0)
+    inputs = call.with_strides("q", "k", "v", "d_out")
+    args = [*inputs, *stats, dq_sum, *call.with_strides("dk", "dv")]
+    call.launch("keys", [*args, *call.tiles(tile_list.by_kv)])
+    if deterministic:
+        call.launch("rows", [*inputs, *stats, dq, *call.tiles(tile_list.by_q)])
+    elif not in_dq:
+        elements = np.int64(problem.q_rows * problem.head_dim)
+        launch(call.plan, call.plan.steps[-1], [dq_sum, dq, elements, *call.counters])
+    return call.result()
+
+
+def run_flash_kv_outer_backward(
+    d_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    extras: Extras = NO_EXTRAS,
+    deterministic: bool = False,
+    count_traffic: bool = False,
+) -> CudaGradients:
+    """03_flash_kv_outer_backward on CuPy arrays; `deterministic` has no meaning: it always is.
+
+    Other arguments, results and errors as `run_flash_q_outer_backward`.
+    """
+    import cupy
+
+    make_plan = plan_backward.plan_flash_kv_outer_backward
+    arrays = (d_out, q, k, v, out, lse)
+    call = _flash_call(make_plan, arrays, problem, tiling, extras, count_traffic=count_traffic)
+    dq = call.at["dq"]
+    dq_sum = dq if problem.itemsize == 4 else cupy.empty(problem.q_shape, np.float32)
+    args = [*call.with_strides("q", "k", "v", "d_out", "out"), *call.row_statistics()]
+    args += [dq_sum, dq, *call.with_strides("dk", "dv"), *call.tiles(tile_list.by_kv)]
+    call.launch("keys", args)
+    return call.result()
+
+
+def run_standard_tiled_backward(
+    d_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    extras: Extras = NO_EXTRAS,
+    deterministic: bool = False,
+    count_traffic: bool = False,
+    p: Any = None,
+) -> CudaGradients:
+    """02_standard_tiled_backward on CuPy arrays; out and lse are not looked at.
+
+    Args:
+        p: the forward's P, that before dropout, (batch, nheads, seqlen_q, seqlen_k) in q's dtype,
+            contiguous; of packed sequences (sequences, nheads, longest_q, longest_k). None
+            rebuilds it by the forward's first two launches.
+
+    Other arguments, results and errors as `run_flash_q_outer_backward`.
+    """
+    make_plan = plan_backward.plan_standard_tiled_backward
+    inputs = {"d_out": d_out, "q": q, "k": k, "v": v}
+    if p is None:
+        refuse_on_this_gpu(plan.plan_standard_tiled(problem, tiling), problem, tiling)
+    else:
+        _refuse_other_scores(p, problem)
+    call = _Call(make_plan, inputs, problem, tiling, extras, count_traffic=count_traffic)
+    p, ds = _probabilities(call, p)
+    dq, common = call.at["dq"], [*call.sizes, call.band]
+    scale = np.float32(problem.scale)
+    args = [p, *call.with_strides("d_out", "dv"), *common, *call.extras]
+    call.launch("dv", args)
+    call.launch("dp", [*call.with_strides("d_out", "v"), ds, *common, *call.extras])
+    rows = np.int64(problem.heads * problem.seqlen_q)
+    call.launch("ds", [p, ds, common[0], *common[2:], rows])
+    call.launch("dq", [ds, *call.with_strides("k"), dq, *common, scale])
+    call.launch("dk", [ds, *call.with_strides("q", "dk"), *common, scale, *call.extras])
+    return call.result()
+
+
+def _refuse_other_scores(p: Any, problem: AttentionProblem) -> None:
+    shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
+    whole = p.flags.c_contiguous and p.data.ptr % 16 == 0  # its rows are read 16 bytes at once
+    if tuple(p.shape) != shape or p.dtype.name != problem.dtype or not whole:
+        raise ValueError(
+            f"p is {p.dtype} of shape {tuple(p.shape)}, it must be contiguous (from a multiple of "
+            f"16 bytes on), {problem.dtype} {shape}: pass the P of the forward, or None to rebuild "
+            "it."
+        )
+
+
+def _probabilities(call: _Call, p: Any) -> tuple[Any, Any]:
+    """P, rebuilt if it is None, and an array like it for dP and dS: that of S, if there is one."""
+    import cupy
+
+    problem, dtype = call.problem, call.at["q"].dtype
+    shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
+    s = cupy.empty(shape, dtype)
+    if p is not None:
+        return p, s
+    p, count = cupy.empty(shape, dtype), call.totals is not None
+    forward = plan.plan_standard_tiled(
+        problem, call.tiling, aligned=call.aligned, count_traffic=count
+    )
+    args = [*call.with_strides("q", "k"), s, *call.sizes, call.band, np.float32(problem.scale)]
+    launch(forward, forward.steps[0], [*args, *call.extras, *call.tail])
+    rows = np.int64(problem.heads * problem.seqlen_q)
+    args = [s, p, call.statistics(), call.sizes[0], *call.sizes[2:], call.band, rows]
+    launch(forward, forward.steps[1], [*args, *call.tail])
+    return p, s

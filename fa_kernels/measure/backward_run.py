@@ -1,0 +1,248 @@
+"""Backward passes on record: time, counted bytes and memory, of saving P and of rebuilding it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.cuda.launch import gpu_name, load_in_parallel, refuse_on_this_gpu, smem_limit_bytes
+from fa_kernels.cuda.run import run_standard_keeping_p
+from fa_kernels.measure import memory, records, timing
+from fa_kernels.measure.check import Truth
+from fa_kernels.measure.check_backward import BackwardTruth
+from fa_kernels.measure.point import FILL, Contender, our_contender, random_inputs, row_of, too_slow
+from fa_kernels.measure.sweep import start_run, write_about
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.model import ALL_TENSORS
+from fa_kernels.units import GIB
+from fa_kernels.variants import VARIANTS, Variant
+
+#: A pass estimated to take longer is recorded as skipped.
+MAX_PASS_MS = 2000.0
+#: Keeps batch and heads, so that memory over N shows its own growth: two heads of one sequence.
+MEMORY_SHAPE = {"batch": 1, "nheads": 2, "head_dim": 64, "dtype": "float16"}
+
+
+def problems() -> list[AttentionProblem]:
+    """The explorer's shapes at d = 64 in two dtypes, and at d = 128; then N alone, for memory."""
+    found = [
+        AttentionProblem.of_tokens(n, d, dtype)
+        for dtype, d in (("float16", 64), ("float32", 64), ("float16", 128))
+        for n in (512, 1024, 2048, 4096, 8192, 16384)
+    ]
+    for exponent in range(10, 17):
+        n = 2**exponent
+        found.append(AttentionProblem(seqlen_q=n, seqlen_k=n, **MEMORY_SHAPE))  # type: ignore[arg-type]
+    return found
+
+
+@dataclass
+class _Training:
+    """One algorithm at one problem: its forward, and its backward from what that saved."""
+
+    variant: Variant
+    tiling: Tiling
+    contender: Contender
+    inputs: list[Any]
+    d_out: Any
+
+    @classmethod
+    def of(cls, variant: Variant, problem: AttentionProblem, inputs: list[Any], d_out: Any) -> Any:
+        """With the backward's own default tiles, for both passes."""
+        assert variant.backward is not None
+        tiling = variant.backward.default_tiling(
+            problem.head_dim, problem.itemsize, smem_limit_bytes()
+        ).clipped(problem.seqlen_q, problem.seqlen_k)
+        contender = our_contender(variant, tiling, problem)
+        return cls(variant, tiling, contender, inputs, d_out)
+
+    def forward(self, problem: AttentionProblem) -> tuple[Any, Any, Any]:
+        """out, lse and P, which is None for all but the algorithm that keeps it."""
+        if "p" in self.variant.backward.saved:  # type: ignore[union-attr]
+            q, k, v = self.inputs
+            return run_standard_keeping_p(q, k, v, problem, self.tiling)
+        out, lse, _ = self.variant.run(*self.inputs, problem, self.tiling)
+        return out, lse, None
+
+    def backward(
+        self, problem: AttentionProblem, saved: tuple[Any, Any, Any], **options: bool
+    ) -> Any:
+        """dq, dk, dv and, if asked for, the counters."""
+        out, lse, p = saved
+        if p is not None:
+            options = options | {"p": p}
+        run = self.variant.backward.run  # type: ignore[union-attr]
+        return run(self.d_out, *self.inputs, out, lse, problem, self.tiling, **options)
+
+    def both(self, problem: AttentionProblem) -> Any:
+        """Forward and backward in one, as a training step makes them."""
+        return self.backward(problem, self.forward(problem))
+
+
+def measure_backward(
+    problem: AttentionProblem, flush: timing.Flush, estimates: dict[tuple[Any, ...], float]
+) -> Iterator[records.Row]:
+    """Rows of every algorithm with a backward pass at one problem; checked before they are timed.
+
+    Passes: "fwd" and "bwd" have latencies, "bwd" also counted bytes and, where it is another
+    launch, the latency of a deterministic dq; "both" has the memory of a step beside its inputs.
+    `estimates` holds milliseconds per score of earlier problems, and learns.
+    """
+    memory.free_pools()
+    q, k, v = random_inputs(problem)
+    d_out = random_inputs(problem, seed=1)[0]
+    truths: dict[str, Any] = {}
+    steps = [
+        _Training.of(variant, problem, [q, k, v], d_out)
+        for variant in VARIANTS.values()
+        if variant.backward is not None and problem.dtype in variant.dtypes
+    ]
+    timed: list[tuple[_Training, str, str, Callable[[], Any], float, float]] = []
+    for step in steps:
+        key = (problem.dtype, problem.head_dim, problem.heads, step.variant.name)
+        verdict = _verdict(problem, step, estimates.get(key))
+        if verdict is not None:
+            status, detail = verdict
+            row = row_of(problem, step.contender, "latency_ms", status=status, detail=detail)
+            yield replace(row, pass_="bwd")
+            continue
+        if not truths:
+            truths["out"] = Truth([q, k, v], problem)
+            truths["gradients"] = BackwardTruth([q, k, v], d_out, problem)
+        found, entries = _check(problem, step, truths, flush)
+        yield from found
+        timed += entries
+        for _, pass_, metric, _, first_ms, _ in entries:
+            if (pass_, metric) == ("bwd", "latency_ms"):
+                estimates[key] = first_ms / (problem.seqlen_q * problem.seqlen_k)
+    latencies = timing.time_interleaved([e[3] for e in timed], flush, [e[4] for e in timed])
+    for (step, pass_, metric, _, _, error), latency in zip(timed, latencies, strict=True):
+        assert latency is not None
+        row = row_of(problem, step.contender, metric, value=latency.median, error=error)
+        yield replace(row, pass_=pass_, p20=latency.p20, p80=latency.p80, n=latency.n)
+
+
+def _verdict(
+    problem: AttentionProblem, step: _Training, ms_per_score: float | None
+) -> tuple[str, str] | None:
+    """(status, sentence) if the algorithm is not to be tried here, else None."""
+    backward = step.variant.backward
+    assert backward is not None
+    try:
+        plan = backward.plan(problem, step.tiling)
+        refuse_on_this_gpu(plan, problem, step.tiling, gpu_name())
+    except (ValueError, NotImplementedError) as error:
+        return "refused", str(error)
+    need = _step_bytes(problem, step) + 3 * (problem.q_bytes + problem.kv_bytes)
+    if need > FILL * memory.free_bytes():
+        return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
+    if ms_per_score is not None:
+        estimate = ms_per_score * problem.seqlen_q * problem.seqlen_k
+        if estimate > MAX_PASS_MS:
+            return "skipped (estimated)", too_slow(estimate, MAX_PASS_MS)
+    return None
+
+
+def _step_bytes(problem: AttentionProblem, step: _Training) -> int:
+    """The most that forward and backward hold beside q, k, v and d_out, in bytes."""
+    variant, backward = step.variant, step.variant.backward
+    assert backward is not None
+    results = problem.q_bytes + 2 * problem.kv_bytes
+    memory_of = variant.memory(problem)
+    return max(
+        memory_of.extra_bytes,
+        memory_of.output_bytes + results + backward.workspace_bytes(problem),
+    )
+
+
+def _check(
+    problem: AttentionProblem, step: _Training, truths: dict[str, Any], flush: timing.Flush
+) -> tuple[list[records.Row], list[Any]]:
+    """Rows of memory and counted bytes, and what is to be timed; a wrong result is not."""
+    step.both(problem)  # compiles
+    _, peak = memory.peak_extra_bytes(partial(step.both, problem))
+    saved = step.forward(problem)
+    dq, dk, dv, counted = step.backward(problem, saved, count_traffic=True)
+    out = truths["out"].check(saved[0], saved[1], 1, not step.variant.keeps_scores_on_chip)
+    gradients = truths["gradients"].check(dq, dk, dv)
+    error = max(gradients.errors.values())
+    if not (out.ok and gradients.ok):
+        detail = f"wrong: out {out.out_err:.3g}, gradients {gradients.errors}"
+        row = row_of(problem, step.contender, "latency_ms", status="failed", detail=detail)
+        return [replace(row, pass_="bwd")], []
+    detail = f"dq, dk, dv of {gradients.heads} k/v heads checked"
+    inputs_bytes = sum(array.nbytes for array in (*step.inputs, step.d_out))
+    values = {("both", "extra_mem_bytes"): peak, ("both", "peak_mem_bytes"): inputs_bytes + peak}
+    values[("bwd", "hbm_bytes")] = counted.total_bytes
+    for tensor in ALL_TENSORS:
+        if counted.of(tensor):
+            values[("bwd", f"hbm_{tensor}_bytes")] = counted.of(tensor)
+    found = [
+        replace(row_of(problem, step.contender, metric, value=value, error=error, detail=detail),
+                pass_=pass_)
+        for (pass_, metric), value in values.items()
+    ]  # fmt: skip
+    calls = {
+        ("fwd", "latency_ms"): (partial(step.forward, problem), out.out_err),
+        ("bwd", "latency_ms"): (partial(step.backward, problem, saved), error),
+    }
+    plans = [
+        step.variant.backward.plan(problem, step.tiling, deterministic=d)  # type: ignore[union-attr]
+        for d in (False, True)
+    ]
+    if plans[0].macros != plans[1].macros:
+        call = partial(step.backward, problem, saved, deterministic=True)
+        calls[("bwd", "deterministic_latency_ms")] = (call, error)
+    entries = []
+    for (pass_, metric), (call, err) in calls.items():
+        call()
+        first_ms = timing.time_once(call, flush)
+        entries.append((step, pass_, metric, call, first_ms, err))
+    return found, entries
+
+
+def _plans(work: list[AttentionProblem]) -> Iterator[Any]:
+    for problem in work:
+        for variant in VARIANTS.values():
+            backward = variant.backward
+            if backward is None or problem.dtype not in variant.dtypes:
+                continue
+            tiling = backward.default_tiling(
+                problem.head_dim, problem.itemsize, smem_limit_bytes()
+            ).clipped(problem.seqlen_q, problem.seqlen_k)
+            yield variant.plan(problem, tiling)
+            for options in ({}, {"count_traffic": True}, {"deterministic": True}):
+                yield backward.plan(problem, tiling, **options)
+
+
+def record_backward(
+    root: Path,
+    label: str,
+    command: str,
+    commit: str | None = None,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Measure every problem into a new run of kind "backward"; its folder.
+
+    Raises:
+        FileExistsError: a run of this id is there.
+        ValueError: a label that makes no valid run id.
+    """
+    folder = start_run(label, command, root, commit=commit)
+    write_about(folder, {**records.load_run(folder.name, root).about, "kind": "backward"})
+    work = problems()
+    say(f"compiled {load_in_parallel(_plans(work))} kernels")
+    flush, estimates = timing.Flush(), dict[tuple[Any, ...], float]()
+    for number, problem in enumerate(work):
+        found = list(measure_backward(problem, flush, estimates))
+        records.append_rows(folder, found)
+        times = {
+            f"{r.variant} {r.pass_}": r.median for r in found if r.metric.endswith("latency_ms")
+        }
+        text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
+        say(f"[{number + 1}/{len(work)}] {problem.describe()}: {text} ms")
+    return folder

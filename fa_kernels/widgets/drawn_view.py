@@ -1,0 +1,91 @@
+"""Sentence, controls, figure and table, kept in step with what the controls show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from fa_kernels.widgets.choice import Choice
+from fa_kernels.widgets.knob import Knob
+from fa_kernels.widgets.live_figure import LiveFigure
+from fa_kernels.widgets.text import labels
+
+#: In px: these figures are readable narrower than the explorer, so that a projector's large
+#: letters do not make the page scroll sideways.
+LEAST_WIDTH = 800
+
+Control = Knob | Choice
+
+
+class DrawnView(ipywidgets.VBox):
+    """A widget that shows one setting.
+
+    A subclass names its label section and says which setting its controls show (`setting`) and how
+    to draw one (`draw`, which calls `show`). What cannot be computed is said in `message`; figure,
+    sentence and table then keep what they show, faded.
+    """
+
+    #: Section of the labels; the page finds the sentence by the mark, as data-fa-<mark>.
+    section = mark = ""
+
+    def __init__(
+        self,
+        setting: Any,
+        controls: Sequence[Control],
+        aside: Sequence[ipywidgets.DOMWidget | Control] = (),
+    ) -> None:
+        """`controls` lead to `moved` when they change; `aside` stand beside them, and do not."""
+        self.text = labels(self.section)
+        self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
+        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
+        for control in controls:
+            control.observe(lambda change: self.moved(change.owner), "value")
+        self.draw(setting, 0.0)
+        row = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
+        shown = ipywidgets.HBox([*controls, *aside], layout=row)
+        super().__init__([self.sentence, shown, self.message, self.figure, self.table])
+
+    @property
+    def setting(self) -> Any:
+        """What the controls show now."""
+        raise NotImplementedError
+
+    def draw(self, setting: Any, stamp: float) -> None:
+        """Compute and show a setting.
+
+        Raises:
+            ValueError: it cannot be computed; value, limit and remedy.
+        """
+        raise NotImplementedError
+
+    def moved(self, control: Control) -> None:
+        """A control has another value."""
+        self.update(control.stamp)
+
+    def update(self, stamp: float = 0.0) -> None:
+        """Follow the controls; where that cannot be computed, say why and keep what is there."""
+        words = labels("explorer")
+        try:
+            self.draw(self.setting, stamp)
+        except ValueError as error:
+            self._complain(words["kept"].format(sentence=error))
+        except Exception as error:  # a traceback would go to a log nobody sees
+            self._complain(words["unexpected"].format(kind=type(error).__name__, text=error))
+        else:
+            self._complain("")
+
+    def show(self, spec: dict[str, Any], alt: str, said: str, table: str, stamp: float) -> None:
+        """Put figure, alternative text, sentence and table (HTML) on the page."""
+        self.figure.show(spec, alt, stamp)
+        mark = f'<div class="falab-sentence" data-fa-{self.mark}>{escape(said)}</div>'
+        self.sentence.value, self.table.value = mark, table
+
+    def _complain(self, text: str) -> None:
+        self.figure.stale = bool(text)
+        for shown in (self.sentence, self.table):
+            (shown.add_class if text else shown.remove_class)("falab-stale")
+        html = f'<div class="falab-message" role="alert" data-fa-message>{escape(text)}</div>'
+        self.message.value = html if text else ""

@@ -1,0 +1,166 @@
+"""What rebuilding S and P costs in FLOPs and saves in bytes, and what recorded times say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fa_kernels.device import Device
+from fa_kernels.figures.backward_cost import (
+    DETERMINISTIC,
+    READS_P,
+    REBUILDS,
+    Cost,
+    cost_of,
+    costs,
+)
+from fa_kernels.figures.over_seqlen import SEQLENS
+from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
+from fa_kernels.figures.recompute import recompute_spec
+from fa_kernels.figures.recorded_backward import RecordedBackward
+from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, dtype_name
+from fa_kernels.session import Session
+from fa_kernels.units import duration, flops, traffic
+from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.saved_memory import recorded_backward
+from fa_kernels.widgets.setting import HEAD_DIMS, dtype_choice, number_knob
+from fa_kernels.widgets.text import html_table, labels
+
+_COLUMNS = (
+    "column_way", "column_products", "column_flops", "column_bytes", "column_intensity",
+    "column_bytes_ms", "column_arithmetic_ms", "column_forward", "column_backward", "column_ratio",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """N, d and dtype by its short name; batch and heads are the grid's."""
+
+    N: int
+    d: int
+    dtype: str
+
+    @classmethod
+    def of(cls, N: object, d: object, dtype: object) -> Sizes:
+        """Checked arguments.
+
+        Raises:
+            ValueError: a bad value; value, limit and remedy.
+        """
+        return cls(checked_seqlen(N), checked_head_dim(d), SHORT_DTYPE[dtype_name(dtype)])
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """16384 tokens of width 2048, or one sequence."""
+        return AttentionProblem.of_tokens(self.N, self.d, DTYPE_FROM_SHORT[self.dtype])
+
+
+def takeaway(found: Sequence[Cost]) -> str:
+    """What the fifth product buys in bytes, and what it does to the time where it is known."""
+    text = labels("recompute_cost")
+    reads, rebuilds, own_dq = (cost_of(way, found) for way in (READS_P, REBUILDS, DETERMINISTIC))
+    before, after = reads.traffic.total_bytes, rebuilds.traffic.total_bytes
+    said = text["said_fewer" if after < before else "said_more"].format(
+        products=rebuilds.way.products, instead=reads.way.products,
+        percent=f"{100 * (rebuilds.flops / reads.flops - 1):.0f}",
+        after=traffic(after), before=traffic(before),
+        share=f"{abs(100 * (1 - after / before)):.0f}",
+    )  # fmt: skip
+    if reads.backward_ms is None or rebuilds.backward_ms is None:
+        return f"{said} {text['said_no_time']}"
+    said += " " + text["said_time"].format(
+        ratio=ratio_text(rebuilds.backward_ms / reads.backward_ms),
+        rebuilds=duration(rebuilds.backward_ms), reads=duration(reads.backward_ms),
+    )  # fmt: skip
+    if own_dq.backward_ms is not None:
+        said += " " + text["said_deterministic"].format(
+            time=duration(own_dq.backward_ms), products=own_dq.way.products
+        )  # fmt: skip
+    return f"{said} {_what_binds(reads)}"
+
+
+def _what_binds(cost: Cost) -> str:
+    """Whether the pass that reads P has to wait for its bytes or for its arithmetic."""
+    name = "said_bytes" if cost.bytes_ms > cost.arithmetic_ms else "said_arithmetic"
+    return str(labels("recompute_cost")[name]).format(
+        bytes=duration(cost.bytes_ms), arithmetic=duration(cost.arithmetic_ms)
+    )
+
+
+def cost_table(found: Sequence[Cost], device: Device, run: str | None) -> str:
+    """The numbers behind the figure, one row per way, as HTML."""
+    text = labels("recompute_cost")
+    head = [text[column] for column in _COLUMNS]
+    base, body = cost_of(READS_P, found).backward_ms, []
+    for cost in found:
+        ratio = f"{cost.backward_ms / base:.2f}" if base and cost.backward_ms else ""
+        body.append(
+            [
+                text["ways"][cost.way.key], str(cost.way.products), flops(cost.flops),
+                traffic(cost.traffic.total_bytes), f"{cost.traffic.intensity(cost.flops):.3g}",
+                duration(cost.bytes_ms), duration(cost.arithmetic_ms),
+                *(duration(x) if x else text["not_recorded"]
+                  for x in (cost.forward_ms, cost.backward_ms)),
+                ratio,
+            ]
+        )  # fmt: skip
+    recorded = any(cost.backward_ms is not None for cost in found)
+    source = text["source"].format(run=run) if recorded else text["no_source"]
+    at = found[-1].at
+    caption = text["caption"].format(
+        problem=at.problem.describe(), device=device.name, source=source,
+        tiles=f"{at.tiling.block_m} × {at.tiling.block_n}",
+    )  # fmt: skip
+    return html_table("recompute-cost", caption, head, body, "falab-table falab-dense falab-ways")
+
+
+class RecomputeCost(DrawnView):
+    """The backward passes side by side."""
+
+    section, mark = "recompute_cost", "recompute"
+
+    def __init__(self, sizes: Sizes, device: Device, runs: RecordedBackward) -> None:
+        self.device, self.runs = device, runs
+        self.seqlen = number_knob("seqlen", SEQLENS, sizes.N, checked_seqlen)
+        self.head_dim = number_knob("head_dim", HEAD_DIMS, sizes.d, checked_head_dim)
+        self.dtype = dtype_choice(sizes.dtype)
+        super().__init__(sizes, (self.seqlen, self.head_dim, self.dtype))
+
+    @property
+    def setting(self) -> Sizes:
+        """What the controls show now."""
+        return Sizes(self.seqlen.value, self.head_dim.value, self.dtype.value)
+
+    def draw(self, setting: Sizes, stamp: float) -> None:
+        """Compute and show a setting."""
+        found = costs(setting.problem, self.device, self.runs)
+        said = takeaway(found)
+        alt = self.text["figure"].format(sentence=said)
+        table = cost_table(found, self.device, self.runs.run_id)
+        self.show(recompute_spec(found, self.text), alt, said, table, stamp)
+
+
+def recompute_cost(
+    N: int = 4096,
+    d: int = 64,
+    *,
+    dtype: str = "fp16",
+    device: str | None = None,
+    session: Session | None = None,
+) -> RecomputeCost:
+    """Bytes, FLOPs and recorded times of reading P from HBM and of rebuilding it on the chip.
+
+    Bytes are the launched models of the backward passes, by tensor; FLOPs are exact. Times are
+    recorded; the marks beside them say what arithmetic and bytes alone would take.
+
+    Args:
+        N, d: sequence length and head dimension; batch and heads follow (16384 tokens of width
+            2048).
+        dtype, device, session: as `traffic_ways`.
+
+    Raises:
+        ValueError: a bad value; value, limit and remedy.
+        TypeError: `session` is not one.
+    """
+    sheet, runs = recorded_backward(device, session)
+    return RecomputeCost(Sizes.of(N, d, dtype), sheet, runs)

@@ -1,0 +1,98 @@
+"""What rebuilding costs: computed sentences, with a run and without, and the checks beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fa_kernels as fa
+from fa_kernels.session import Session, session
+from fa_kernels.widgets import backward_check
+from fa_kernels.widgets.backward_check import MAX_SEQLEN, check_backward
+from fa_kernels.widgets.text import labels
+from tests.figures.synthetic_backward import RUN_ID, write_backward_run
+
+TEXT, CHECK, STEPS = labels("recompute_cost"), labels("backward_check"), labels("checkpointing")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    root: Path = tmp_path_factory.mktemp("backward")
+    write_backward_run(root)
+    return session("numpy", root=root)
+
+
+def test_the_sentence_compares_times(trained: Session) -> None:
+    widget = fa.recompute_cost(session=trained)
+    said = widget.sentence.value
+    assert "5 products of matrices instead of 4 (25\u00a0% more FLOP)" in said
+    assert "1.1× the time of reading P" in said and "deterministic dQ (7 products): 145 ms" in said
+    assert "arithmetic is the higher limit" in said
+    assert RUN_ID in widget.table.value
+
+
+def test_without_a_run_no_time_is_said(bare: Session) -> None:
+    widget = fa.recompute_cost(session=bare)
+    assert widget.sentence.value.endswith(f"{TEXT['said_no_time']}</div>")
+    assert TEXT["no_source"] in widget.table.value
+
+
+def test_short_sequences_may_ask_for_more(bare: Session) -> None:
+    """With one tile of keys as wide as d there is little to save: the sentence must turn round."""
+    said = fa.recompute_cost(N=32, d=256, session=bare).sentence.value
+    assert "% more)." in said and "% less)." not in said
+
+
+def test_knobs(trained: Session) -> None:
+    widget = fa.recompute_cost(session=trained)
+    widget.seqlen.value = 333
+    assert TEXT["said_no_time"] in widget.sentence.value
+    widget.seqlen.value, widget.dtype.value = 1024, "fp32"
+    assert "Recorded:" in widget.sentence.value and not widget.figure.stale
+
+
+def test_the_check_counts_what_is_predicted(trained: Session, bare: Session) -> None:
+    for used in (trained, bare):
+        check = fa.check_backward(session=used)
+        assert check.ok and CHECK["holds"] in str(check)
+        assert all(line.ratio == 1 for line in check.lines)
+    assert [line.kernel_bytes is None for line in check.lines] == [True] * 4
+    assert CHECK["no_source"] in check.caption()
+    recorded = fa.check_backward(session=trained)
+    assert [line.kernel_bytes is None for line in recorded.lines] == [False] * 3 + [True]
+    assert 'data-fa-table="backward-check"' in recorded._repr_html_()
+
+
+def test_the_check_can_fail(bare: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backward_check, "counted_bytes", lambda cost: 1)
+    check = check_backward(N=64, session=bare)
+    assert not check.ok and CHECK["fails"] in check.caption()
+
+
+@pytest.mark.filterwarnings("error")
+def test_counting_is_quiet(bare: Session) -> None:
+    check_backward(N=130, d=24, session=bare)  # a warning would stand under the reader's cell
+
+
+def test_long_sequences_are_refused(bare: Session) -> None:
+    with pytest.raises(ValueError, match=str(MAX_SEQLEN)):
+        check_backward(N=4096, session=bare)
+
+
+def test_four_ways_of_a_training_step(trained: Session) -> None:
+    table = fa.checkpointing(session=trained)
+    keep, again, rebuild, twice = table.strategies
+    assert [s.products for s in table.strategies] == [6, 8, 7, 9]
+    assert again.kept_bytes == 0 and again.peak_bytes == keep.peak_bytes
+    assert again.ms == pytest.approx((keep.ms or 0) + (keep.cost.forward_ms or 0))
+    assert again.moved_bytes > keep.moved_bytes > rebuild.moved_bytes > twice.moved_bytes
+    assert rebuild.kept_bytes < keep.kept_bytes / 10
+    assert "At the 6 recorded N" in table.caption() and "faster nowhere" in table.caption()
+    assert RUN_ID in table._repr_html_()
+
+
+def test_a_step_that_was_not_recorded(bare: Session) -> None:
+    table = fa.checkpointing(N=512, session=bare)
+    assert all(one.ms is None for one in table.strategies)
+    assert STEPS["said_nothing"] in str(table) and STEPS["no_source"] in str(table)
