@@ -67,6 +67,16 @@ class Backward:
     def __repr__(self) -> str:
         return f"<backward: {self.summary} ({self.source}; kernel {self.kernel})>"
 
+    def tiling_for(self, problem: AttentionProblem, limit_bytes: int) -> Tiling:
+        """The default tiling for a GPU that gives a block `limit_bytes`, clipped to the lengths."""
+        tiling = self.default_tiling(problem.head_dim, problem.itemsize, limit_bytes)
+        return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+
+    def has_loose_dq(self, problem: AttentionProblem, tiling: Tiling) -> bool:
+        """True if dq is repeatable only where `deterministic` asks for another build."""
+        off, on = (self.plan(problem, tiling, deterministic=d) for d in (False, True))
+        return off.macros != on.macros
+
     def saved_bytes(self, problem: AttentionProblem) -> int:
         """Bytes that live from the forward to the backward pass, beside q, k and v."""
         sizes = {
@@ -127,6 +137,19 @@ class Variant:
             output_bytes=problem.q_bytes + problem.lse_bytes,
             workspace_bytes=self.workspace_bytes(problem),
         )
+
+    def step_bytes(self, problem: AttentionProblem) -> int:
+        """The most that forward and backward hold beside q, k, v and d_out, in bytes.
+
+        In the backward: out, lse, the gradients and its workspace. A P that was kept counts there;
+        it needs no lse to be rebuilt from.
+        """
+        backward, memory = self.backward, self.memory(problem)
+        assert backward is not None
+        unused = problem.lse_bytes if "p" in backward.saved else 0
+        gradients = problem.q_bytes + 2 * problem.kv_bytes
+        held = memory.output_bytes + gradients + backward.workspace_bytes(problem) - unused
+        return max(memory.extra_bytes, held)
 
 
 def _scores(problem: AttentionProblem) -> int:

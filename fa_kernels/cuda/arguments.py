@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,27 @@ def _element_array(array: Any) -> tuple[Any, ...]:
     if array is None:
         return ()
     return array, _by_value(_STRIDES4, array.strides, array.itemsize)
+
+
+def refuse_mismatch(inputs: Mapping[str, Any], problem: AttentionProblem, door: str) -> None:
+    """Raise unless arrays are what `problem` says; a kernel would read out of bounds.
+
+    Args:
+        inputs: by name: k and v; lse; all others are shaped like q.
+        door: the front door that makes problems from arrays.
+
+    Raises:
+        ValueError: names the array, what it is and what it must be.
+    """
+    of_q, of_k = (problem.q_shape, problem.dtype), (problem.kv_shape, problem.dtype)
+    of_stats = (problem.q_shape[:3], "float32")
+    for name, array in inputs.items():
+        shape, dtype = of_stats if name == "lse" else of_k if name in ("k", "v") else of_q
+        if tuple(array.shape) != shape or array.dtype.name != dtype:
+            raise ValueError(
+                f"{name} is {array.dtype} of shape {tuple(array.shape)}, the problem says "
+                f"{dtype} {shape}: make the problem from the arrays ({door} does)."
+            )
 
 
 def refuse_extras_mismatch(problem: AttentionProblem, extras: Extras) -> None:

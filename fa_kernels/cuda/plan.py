@@ -213,6 +213,19 @@ def plan_flash_kv_outer_io(
     return plan_flash_kv_outer(problem, tiling, o_io_dtype=True, **options)
 
 
+def block_sparse_build(
+    problem: AttentionProblem, tiling: Tiling, layout: SmemLayout
+) -> tuple[SmemLayout, dict[str, int], int]:
+    """(layout, macros, static shared memory in bytes) of a flash build with its block mask."""
+    mask = problem.block_mask
+    macros = {"BLOCK_SPARSE": int(mask is not None)}
+    if mask is not None:
+        layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n)
+        macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
+    macros["SMEM_BYTES"] = layout.smem_bytes
+    return layout, macros, 16 if mask is not None else 0  # the entry of the list a block is at
+
+
 def _plan_flash(
     kernel: str,
     problem: AttentionProblem,
@@ -228,14 +241,9 @@ def _plan_flash(
     _refuse_accumulators(tiling, problem.head_dim, threads)
     macros = io_macros(problem) | tile_macros(tiling, threads, aligned) | options
     macros["FEW_BLOCKS"] = int(blocks is not None and blocks <= 2 * H200_SMS)
-    mask = problem.block_mask
-    macros["BLOCK_SPARSE"] = int(mask is not None)
-    if mask is not None:
-        layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n)
-        macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
-    macros["SMEM_BYTES"] = layout.smem_bytes
+    layout, sparse, static = block_sparse_build(problem, tiling, layout)
+    macros |= sparse
     entry = kernel.partition("_")[2]
-    static = 16 if mask is not None else 0  # the entry of the list that the block is at
     step = LaunchStep(entry, checked_grid(entry, grid), threads, layout.smem_bytes, static)
     return LaunchPlan(kernel, macros, (step,), layout)
 

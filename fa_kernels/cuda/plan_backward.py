@@ -9,6 +9,7 @@ from fa_kernels.cuda.plan import (
     LaunchPlan,
     LaunchStep,
     accumulators,
+    block_sparse_build,
     checked_grid,
     io_macros,
     refuse_block_mask,
@@ -23,7 +24,6 @@ from fa_kernels.tiling import (
     Tiling,
     round_up,
     standard_scores_smem,
-    with_block_mask,
 )
 
 #: fp32 registers per thread that dk and dv, or dq, may take each: with more, ptxas spills.
@@ -153,18 +153,13 @@ class _Build:
         aligned: bool,
         macros: dict[str, int],
     ) -> None:
-        self.kernel, mask = kernel, problem.block_mask
-        sizes = (tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
-        self.layout = backward_smem(*sizes)
-        self.threads = _threads(tiling, problem.head_dim, self.layout.smem_bytes)
+        self.kernel = kernel
+        layout = backward_smem(tiling.block_m, tiling.block_n, problem.head_dim, problem.itemsize)
+        self.threads = _threads(tiling, problem.head_dim, layout.smem_bytes)
         _refuse_registers(tiling, problem.head_dim, self.threads)
         self.macros = io_macros(problem) | tile_macros(tiling, self.threads, aligned) | macros
-        self.macros["BLOCK_SPARSE"] = int(mask is not None)
-        if mask is not None:
-            self.layout = with_block_mask(self.layout, tiling, mask.block_m, mask.block_n)
-            self.macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
-        self.macros["SMEM_BYTES"] = self.layout.smem_bytes
-        self.static_smem = 16 if mask is not None else 0  # the entry of the list a block is at
+        self.layout, sparse, self.static_smem = block_sparse_build(problem, tiling, layout)
+        self.macros |= sparse
 
     def step(self, name: str, grid: int, smem: bool = True) -> LaunchStep:
         """One launch; `smem`: it uses the layout."""

@@ -40,17 +40,6 @@ class RowTrace:
     records: np.ndarray | None = field(default=None, repr=False)
 
 
-def _refuse_mismatch(q: Any, k: Any, v: Any, problem: AttentionProblem) -> None:
-    """Raise unless the arrays are what `problem` says; a kernel would read out of bounds."""
-    for name, array in zip("qkv", (q, k, v), strict=True):
-        shape = problem.q_shape if name == "q" else problem.kv_shape
-        if tuple(array.shape) != shape or array.dtype.name != problem.dtype:
-            raise ValueError(
-                f"{name} is {array.dtype} of shape {tuple(array.shape)}, the problem says "
-                f"{problem.dtype} {shape}: make the problem from the arrays (fa.attention does)."
-            )
-
-
 class _Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
@@ -70,9 +59,10 @@ class _Call:
         import cupy
 
         refuse_on_this_gpu(make_plan(problem, tiling), problem, tiling)
-        _refuse_mismatch(*inputs, problem)
+        named = dict(zip("qkv", inputs, strict=True))
+        arguments.refuse_mismatch(named, problem, "fa.attention")
         arguments.refuse_extras_mismatch(problem, extras)
-        self.q, self.k, self.v = (usable(n, a) for n, a in zip("qkv", inputs, strict=True))
+        self.q, self.k, self.v = (usable(name, array) for name, array in named.items())
         self.problem, self.tiling, self.extras = problem, tiling, extras
         # S and P before out: the pool would cut a small out from a large block that the call before
         # has left, and the next S would no longer fit into it.

@@ -23,19 +23,6 @@ CudaGradients = tuple[Any, Any, Any, Traffic | None]
 NAMES = ("d_out", "q", "k", "v", "out", "lse")
 
 
-def _refuse_mismatch(inputs: dict[str, Any], problem: AttentionProblem) -> None:
-    """Raise unless the arrays are what `problem` says; a kernel would read out of bounds."""
-    of_q, of_k = (problem.q_shape, problem.dtype), (problem.kv_shape, problem.dtype)
-    of_stats = (problem.q_shape[:3], "float32")
-    for name, array in inputs.items():
-        shape, dtype = of_stats if name == "lse" else of_k if name in ("k", "v") else of_q
-        if tuple(array.shape) != shape or array.dtype.name != dtype:
-            raise ValueError(
-                f"{name} is {array.dtype} of shape {tuple(array.shape)}, the problem says "
-                f"{dtype} {shape}: make the problem from the arrays (fa.attention_backward does)."
-            )
-
-
 class _Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
@@ -54,7 +41,7 @@ class _Call:
         import cupy
 
         refuse_on_this_gpu(make_plan(problem, tiling, **options), problem, tiling)
-        _refuse_mismatch(inputs, problem)
+        arguments.refuse_mismatch(inputs, problem, "fa.attention_backward")
         arguments.refuse_extras_mismatch(problem, extras)
         self.problem, self.tiling = problem, tiling
         self.at = {name: usable(name, array) for name, array in inputs.items()}

@@ -36,9 +36,8 @@ class BackwardAt:
         """With the tiles that the backward takes by itself on `device`, cut to N."""
         backward = VARIANTS[name].backward
         assert backward is not None
-        limit = device.smem_per_block_bytes
-        tiling = backward.default_tiling(problem.head_dim, problem.itemsize, limit)
-        return cls(VARIANTS[name], problem, tiling.clipped(problem.seqlen_q, problem.seqlen_k))
+        tiling = backward.tiling_for(problem, device.smem_per_block_bytes)
+        return cls(VARIANTS[name], problem, tiling)
 
 
 class RecordedBackward:

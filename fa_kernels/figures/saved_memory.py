@@ -13,7 +13,7 @@ from fa_kernels.figures.point import device_words
 from fa_kernels.figures.recorded_backward import KEEPS_P, REBUILDS_P, RecordedBackward, slope
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import capacity
-from fa_kernels.variants import VARIANTS, Variant
+from fa_kernels.variants import VARIANTS
 
 SHOWN = (KEEPS_P, REBUILDS_P)
 #: The N of the recorded memory, and from where on a power is fitted: below it constants count.
@@ -22,20 +22,6 @@ FITTED_FROM = 4096
 SAVED, PEAK, RECORDED = "saved", "peak", "recorded"
 _HEIGHT = 430
 _PANELS = {SAVED: (0.0, 0.43), PEAK: (0.57, 1.0)}
-
-
-def step_bytes(variant: Variant, problem: AttentionProblem) -> int:
-    """The most that forward and backward hold beside q, k, v and d_out, in bytes.
-
-    In the backward: out, lse, the gradients and its workspace. A P that was kept counts there; it
-    needs no lse to be rebuilt from.
-    """
-    backward, memory = variant.backward, variant.memory(problem)
-    assert backward is not None
-    unused = problem.lse_bytes if "p" in backward.saved else 0
-    gradients = problem.q_bytes + 2 * problem.kv_bytes
-    held = memory.output_bytes + gradients + backward.workspace_bytes(problem) - unused
-    return max(memory.extra_bytes, held)
 
 
 @dataclass(frozen=True)
@@ -59,7 +45,7 @@ class SavedAt:
             backward = VARIANTS[name].backward
             assert backward is not None
             saved[name] = backward.saved_bytes(problem)
-            peak[name] = step_bytes(VARIANTS[name], problem)
+            peak[name] = VARIANTS[name].step_bytes(problem)
         found = {n: runs.value(n, "both", "extra_mem_bytes", problem) for n in SHOWN}
         return cls(problem, saved, peak, found, {n: runs.refused(n, problem) for n in SHOWN})
 

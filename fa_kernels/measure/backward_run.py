@@ -54,9 +54,7 @@ class _Training:
     def of(cls, variant: Variant, problem: AttentionProblem, inputs: list[Any], d_out: Any) -> Any:
         """With the backward's own default tiles, for both passes."""
         assert variant.backward is not None
-        tiling = variant.backward.default_tiling(
-            problem.head_dim, problem.itemsize, smem_limit_bytes()
-        ).clipped(problem.seqlen_q, problem.seqlen_k)
+        tiling = variant.backward.tiling_for(problem, smem_limit_bytes())
         contender = our_contender(variant, tiling, problem)
         return cls(variant, tiling, contender, inputs, d_out)
 
@@ -137,7 +135,7 @@ def _verdict(
         refuse_on_this_gpu(plan, problem, step.tiling, gpu_name())
     except (ValueError, NotImplementedError) as error:
         return "refused", str(error)
-    need = _step_bytes(problem, step) + 3 * (problem.q_bytes + problem.kv_bytes)
+    need = step.variant.step_bytes(problem) + 3 * (problem.q_bytes + problem.kv_bytes)
     if need > FILL * memory.free_bytes():
         return "does not fit", f"does not fit (estimated {need / GIB:.3g} GiB)"
     if ms_per_score is not None:
@@ -145,18 +143,6 @@ def _verdict(
         if estimate > MAX_PASS_MS:
             return "skipped (estimated)", too_slow(estimate, MAX_PASS_MS)
     return None
-
-
-def _step_bytes(problem: AttentionProblem, step: _Training) -> int:
-    """The most that forward and backward hold beside q, k, v and d_out, in bytes."""
-    variant, backward = step.variant, step.variant.backward
-    assert backward is not None
-    results = problem.q_bytes + 2 * problem.kv_bytes
-    memory_of = variant.memory(problem)
-    return max(
-        memory_of.extra_bytes,
-        memory_of.output_bytes + results + backward.workspace_bytes(problem),
-    )
 
 
 def _check(
@@ -190,11 +176,7 @@ def _check(
         ("fwd", "latency_ms"): (partial(step.forward, problem), out.out_err),
         ("bwd", "latency_ms"): (partial(step.backward, problem, saved), error),
     }
-    plans = [
-        step.variant.backward.plan(problem, step.tiling, deterministic=d)  # type: ignore[union-attr]
-        for d in (False, True)
-    ]
-    if plans[0].macros != plans[1].macros:
+    if step.variant.backward.has_loose_dq(problem, step.tiling):  # type: ignore[union-attr]
         call = partial(step.backward, problem, saved, deterministic=True)
         calls[("bwd", "deterministic_latency_ms")] = (call, error)
     entries = []
@@ -211,9 +193,7 @@ def _plans(work: list[AttentionProblem]) -> Iterator[Any]:
             backward = variant.backward
             if backward is None or problem.dtype not in variant.dtypes:
                 continue
-            tiling = backward.default_tiling(
-                problem.head_dim, problem.itemsize, smem_limit_bytes()
-            ).clipped(problem.seqlen_q, problem.seqlen_k)
+            tiling = backward.tiling_for(problem, smem_limit_bytes())
             yield variant.plan(problem, tiling)
             for options in ({}, {"count_traffic": True}, {"deterministic": True}):
                 yield backward.plan(problem, tiling, **options)

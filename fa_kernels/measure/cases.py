@@ -14,6 +14,7 @@ from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
+from fa_kernels.variants import Variant
 
 SEQLENS = ((1, 1), (17, 17), (113, 203), (203, 113), (1023, 1024), (239, 1))
 HEAD_DIMS = (1, 20, 63, 64, 96, 128, 256)
@@ -41,6 +42,14 @@ class Case:
     scale_inputs: float = 1.0
     extras: str = ""
     lowest: bool = False
+
+
+def suits(variant: Variant, case: Case) -> bool:
+    """True if `variant` takes the dtype, the block mask and the range of scores of this case."""
+    p = case.problem
+    if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
+        return False
+    return not case.lowest or p.itemsize == 4 or variant.keeps_scores_on_chip
 
 
 def cases() -> Iterator[Case]:

@@ -87,7 +87,7 @@ def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> I
     """The shipped tiling, with and without a deterministic dq; on the H200 every option."""
     backward = variant.backward
     assert backward is not None
-    tiling = backward.default_tiling(problem.head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
+    tiling = backward.tiling_for(problem, SMEM_PER_BLOCK[arch])
     yield backward.plan(problem, tiling)
     if arch != 90:
         return

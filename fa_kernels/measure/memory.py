@@ -24,6 +24,17 @@ def free_bytes() -> int:
     return int(cupy.cuda.runtime.memGetInfo()[0])
 
 
+def poison(*sizes: int) -> None:
+    """Fill blocks that the pool hands out next with NaN, so that an unwritten element shows.
+
+    `sizes` in bytes: those of what a run allocates.
+    """
+    import cupy
+
+    for block in [cupy.empty(n, "uint8") for n in sizes if n]:
+        block.fill(0xFF)
+
+
 def peak_extra_bytes(call: Callable[[], Any]) -> tuple[Any, int]:
     """Run `call` and return its result and the most memory it held on top of what was there.
 

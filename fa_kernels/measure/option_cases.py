@@ -14,6 +14,7 @@ from fa_kernels.extras import Extras
 from fa_kernels.measure.cases import DTYPES, Case
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.reference.scores import lowest_of
 from fa_kernels.tiling import Tiling
 
 #: Sequences of 37, 0, 113 and 53 rows of q with 64, 6, 0 and 261 keys: two are empty on one side.
@@ -115,14 +116,8 @@ def make_extras(case: Case, seed: int, xp: Any) -> Extras:
         bias = rng.standard_normal(own).astype(dtype)
         bias[rng.random(own) < 0.05] = -np.inf
         if case.lowest:
-            bias[..., 2, :] = lowest(p.bias_dtype)
+            bias[..., 2, :] = lowest_of(dtype)
         bias = on_device(bias)
     if p.keep_given:
         keep = on_device(rng.random(own) >= p.dropout_p)
     return Extras(mask, bias, keep)
-
-
-def lowest(dtype: str) -> float:
-    """finfo.min of an io dtype, which NumPy alone cannot say for bfloat16."""
-    known = {"float16": -65504.0, "bfloat16": -3.3895313892515355e38}
-    return known.get(dtype, float(np.finfo(np.float32).min))

@@ -22,8 +22,9 @@ from fa_kernels.cuda.launch import gpu_name, load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
 from fa_kernels.extras import Extras
+from fa_kernels.measure import memory
 from fa_kernels.measure.about import current_arch, describe_run
-from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs
+from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs, suits
 from fa_kernels.measure.check import EPS, Check, Truth, sample_rows
 from fa_kernels.measure.check_backward import GradientCheck
 from fa_kernels.measure.option_cases import make_extras, option_cases
@@ -143,22 +144,13 @@ def _rows(problem: AttentionProblem) -> np.ndarray:
 
 
 def _poison(problem: AttentionProblem, variant: Variant) -> None:
-    """Fill the blocks that the pool hands out next with NaN, so that an unwritten element shows.
-
-    As many blocks and of the same sizes as a run allocates: out, lse, and S and P, or l and the
-    fp32 O, if it has them.
-    """
-    import cupy
-
+    """`memory.poison` for what a run allocates: out, lse, and S and P, or l and the fp32 O."""
     rest = variant.workspace_bytes(problem)
     if variant.kernel == "03_flash_kv_outer":
         split = (problem.lse_bytes, rest - problem.lse_bytes)
     else:
         split = (rest // 2, rest // 2)
-    sizes = (problem.q_bytes, problem.lse_bytes, *split)
-    blocks = [cupy.empty(n, np.uint8) for n in sizes if n]
-    for block in blocks:
-        block.fill(0xFF)
+    memory.poison(problem.q_bytes, problem.lse_bytes, *split)
 
 
 def _nan_case(dtype: str) -> Case:
@@ -232,12 +224,7 @@ def takes(variant: Variant, case: Case) -> bool:
     Variants that only isolate a difference share their kernel with another one: for them a part
     of the cases is enough.
     """
-    p = case.problem
-    if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
-        return False
-    if case.lowest and p.itemsize == 2 and not variant.keeps_scores_on_chip:
-        return False
-    return variant.control_for is None or p.head_dim == 64
+    return suits(variant, case) and (variant.control_for is None or case.problem.head_dim == 64)
 
 
 def _refused(variant: Variant, case: Case) -> bool:

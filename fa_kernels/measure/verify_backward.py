@@ -13,7 +13,8 @@ import numpy as np
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import smem_limit_bytes
 from fa_kernels.extras import Extras
-from fa_kernels.measure.cases import DTYPES, LAYOUTS, MASKS, Case, make_inputs
+from fa_kernels.measure import memory
+from fa_kernels.measure.cases import DTYPES, LAYOUTS, MASKS, Case, make_inputs, suits
 from fa_kernels.measure.check_backward import BackwardTruth, GradientCheck
 from fa_kernels.measure.option_cases import make_extras, option_cases
 from fa_kernels.problem import AttentionProblem
@@ -57,20 +58,15 @@ def backward_cases() -> Iterator[Case]:
 
 def tiling_of(backward: Backward, case: Case, limit_bytes: int = HOPPER_SMEM_PER_BLOCK) -> Tiling:
     """The case's tiling, or the backward's own, clipped to the sequence."""
-    p, tiling = case.problem, case.tiling
-    if tiling == DEFAULT:
-        tiling = backward.default_tiling(p.head_dim, p.itemsize, limit_bytes)
-    return tiling.clipped(p.seqlen_q, p.seqlen_k)
+    p = case.problem
+    if case.tiling == DEFAULT:
+        return backward.tiling_for(p, limit_bytes)
+    return case.tiling.clipped(p.seqlen_q, p.seqlen_k)
 
 
 def takes_backward(variant: Variant, case: Case) -> bool:
     """True if the backward of `variant` is written for this case."""
-    p = case.problem
-    if variant.backward is None or p.dtype not in variant.dtypes:
-        return False
-    if case.lowest and p.itemsize == 2 and not variant.keeps_scores_on_chip:
-        return False
-    return p.block_mask is None or variant.block_sparse
+    return variant.backward is not None and suits(variant, case)
 
 
 @dataclass(frozen=True)
@@ -104,21 +100,22 @@ def verify_backward_case(
     backward = variant.backward
     assert backward is not None
     p, tiling = case.problem, tiling_of(backward, case, smem_limit_bytes())
-    faults, check = [], None
+    faults, check, loose = [], None, backward.has_loose_dq(p, tiling)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none of these layouts may be copied
         out, lse, _ = variant.run(*on.arrays, p, tiling, extras=on.extras)
         args = (on.d_out, *on.arrays, out, lse, p, tiling)
-        for deterministic in _ways(variant, p, tiling):
+        for deterministic in (False, True) if loose else (False,):
             options = {"extras": on.extras, "deterministic": deterministic}
-            _poison(p)
+            row = p.lse_bytes
+            memory.poison(p.q_bytes, p.kv_bytes, p.kv_bytes, 2 * p.q_bytes, row, row)
             dq, dk, dv, _ = backward.run(*args, **options)
             again = backward.run(*args, **options, count_traffic=True)
             check = on.truth.check(dq, dk, dv)
             if not check.ok:
                 faults.append(f"errors {check.errors}, limits {check.limits}")
             pairs = {"dk": (dk, again[1]), "dv": (dv, again[2])}
-            if deterministic or len(_ways(variant, p, tiling)) == 1:
+            if deterministic or not loose:
                 pairs["dq"] = (dq, again[0])
             faults += [
                 f"{name} differs at a second run, deterministic = {deterministic}"
@@ -162,20 +159,3 @@ def repeats_agree(variant: Variant, dtype: str) -> list[str]:
         pairs = zip((*names, "dk", "dv"), first, results, strict=False)
         changed |= {name for name, a, b in pairs if not bool((a == b).all())}
     return [f"{name} changes within {REPEATS} runs ({dtype})" for name in sorted(changed)]
-
-
-def _ways(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> tuple[bool, ...]:
-    """The values of `deterministic` that make a difference; dq is repeatable where none does."""
-    assert variant.backward is not None
-    off, on = (variant.backward.plan(problem, tiling, deterministic=d) for d in (False, True))
-    return (False,) if off.macros == on.macros else (False, True)
-
-
-def _poison(problem: AttentionProblem) -> None:
-    """Fill blocks that the pool hands out next with NaN, so that an unwritten element shows."""
-    import cupy
-
-    row = problem.lse_bytes
-    sizes = (problem.q_bytes, problem.kv_bytes, problem.kv_bytes, 2 * problem.q_bytes, row, row)
-    for block in [cupy.empty(n, np.uint8) for n in sizes if n]:
-        block.fill(0xFF)

@@ -92,8 +92,13 @@ def storable_scores(s: Array, extras: Extras, io_dtype: np.dtype) -> Array:
     """
     if extras.bias is None:
         return s
-    lowest = float(np.finfo(io_dtype).min) if io_dtype.kind == "f" else _BFLOAT16_LOWEST
+    lowest = lowest_of(io_dtype)
     return np.where(np.isneginf(s), s, np.where(s < lowest, lowest, s)).astype(s.dtype)
+
+
+def lowest_of(io_dtype: np.dtype) -> float:
+    """finfo.min of an io dtype, which NumPy alone cannot say for bfloat16."""
+    return float(np.finfo(io_dtype).min) if io_dtype.kind == "f" else _BFLOAT16_LOWEST
 
 
 def add_bias(s: Array, bias: Array) -> Array:

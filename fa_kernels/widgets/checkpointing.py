@@ -16,7 +16,6 @@ from fa_kernels.figures.backward_cost import (
     flops_of,
 )
 from fa_kernels.figures.point import ratio_text
-from fa_kernels.figures.saved_memory import step_bytes
 from fa_kernels.session import Session
 from fa_kernels.units import capacity, duration, flops, traffic
 from fa_kernels.widgets.recompute_cost import Sizes
@@ -57,7 +56,7 @@ class Strategy:
     @property
     def peak_bytes(self) -> int:
         """The most that the step holds beside its inputs. A P computed again is held as well."""
-        return step_bytes(self.cost.at.variant, self.cost.at.problem)
+        return self.cost.at.variant.step_bytes(self.cost.at.problem)
 
     @property
     def ms(self) -> float | None:

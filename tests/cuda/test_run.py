@@ -14,6 +14,7 @@ from fa_kernels import tile_list
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch as launching
 from fa_kernels.cuda.arguments import rows_aligned, usable
+from fa_kernels.cuda.arrays import converted
 from fa_kernels.cuda.run import TRACE_HEADER, RowTrace
 from fa_kernels.extras import Extras
 from fa_kernels.measure.cases import LAYOUTS, Case
@@ -165,8 +166,7 @@ def assert_band(band: Any, p: AttentionProblem) -> None:
 
 def gpu_extras(problem: AttentionProblem) -> Extras:
     extras = make_extras(Case(problem, TILING, extras="transposed"), 0, np)
-    arrays = (extras.mask, extras.bias, extras.dropout_keep)
-    return Extras(*(None if array is None else on_gpu(array) for array in arrays))
+    return converted(extras, on_gpu)
 
 
 def problems(variant: Variant) -> Iterator[AttentionProblem]:
@@ -249,8 +249,9 @@ def test_extras_that_are_not_the_problems_are_refused(variant: Variant, calls: l
     for name in ("mask", "bias", "dropout_keep"):
         array = getattr(extras, name)
         for wrong in (None, array[..., :-1], array.astype(np.float64)):
+            fields: dict[str, Any] = {name: wrong}
             with pytest.raises(ValueError, match=rf"^{name} is .*, the problem says"):
-                variant.run(q, k, v, problem, TILING, extras=replace(extras, **{name: wrong}))
+                variant.run(q, k, v, problem, TILING, extras=replace(extras, **fields))
     bare = replace(problem, masked=False)
     with pytest.raises(ValueError, match="^mask is"):
         variant.run(q, k, v, bare, TILING, extras=extras)

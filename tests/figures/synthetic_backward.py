@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.recorded_backward import TRAINED, BackwardAt
-from fa_kernels.figures.saved_memory import step_bytes
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.backward_run import problems
 from fa_kernels.measure.records import RUN_KEYS, SCHEMA_VERSION, Row, append_rows
@@ -51,7 +50,7 @@ def rows_at(problem: AttentionProblem) -> Iterator[Row]:
         traffic = backward.launched(problem, at.tiling, **given)
         forward_ms, times = _COST[name]
         ms = 0.01 + forward_ms * matmul_flops(problem) / 1e12
-        peak = step_bytes(variant, problem) + 4 * KIB
+        peak = variant.step_bytes(problem) + 4 * KIB
         values = {
             ("fwd", "latency_ms"): ms,
             ("bwd", "latency_ms"): times * ms,

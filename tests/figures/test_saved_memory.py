@@ -19,7 +19,6 @@ from fa_kernels.figures.saved_memory import (
     power,
     power_words,
     saved_memory_spec,
-    step_bytes,
 )
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.variants import VARIANTS
@@ -54,9 +53,9 @@ def test_the_peak_by_hand() -> None:
     n, d = 512, 64
     problem = AttentionProblem(1, 1, n, n, d, "float16")
     outputs, gradients = 2 * n * d + 4 * n, 3 * 2 * n * d
-    kept = step_bytes(VARIANTS[KEEPS_P], problem)
+    kept = VARIANTS[KEEPS_P].step_bytes(problem)
     assert kept == outputs + gradients + 2 * 2 * n * n
-    rebuilt = step_bytes(VARIANTS[REBUILDS_P], problem)
+    rebuilt = VARIANTS[REBUILDS_P].step_bytes(problem)
     assert rebuilt == outputs + gradients + 4 * n * d + 4 * n
 
 

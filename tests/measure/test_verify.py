@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fa_kernels.cuda.arrays import converted
 from fa_kernels.cuda.compile import kernel_hash
-from fa_kernels.extras import NO_EXTRAS, Extras
+from fa_kernels.extras import NO_EXTRAS
 from fa_kernels.measure import verify as subject
 from fa_kernels.measure.cases import (
     BF16_HEAD_DIMS,
@@ -113,8 +114,7 @@ def honest(
 
 def without_extras(*args: Any, extras: Any = NO_EXTRAS, **options: Any) -> Any:
     """Mask, bias and dropout mask never reach the kernel."""
-    nothing = Extras(*(None if x is None else x | True if x.dtype == bool else x * 0 for x in
-                       (extras.mask, extras.bias, extras.dropout_keep)))  # fmt: skip
+    nothing = converted(extras, lambda x: x | True if x.dtype == bool else x * 0)
     return honest(*args, extras=nothing, **options)
 
 

@@ -32,6 +32,7 @@
 #include "score.cuh"
 #include "block_mask.cuh"
 #include "tile.cuh"
+#include "scores_in_hbm.cuh"
 
 constexpr int Q_CHUNKS = BLOCK_M * HEAD_CHUNKS;
 constexpr int KV_CHUNKS = BLOCK_N * HEAD_CHUNKS;
@@ -77,41 +78,10 @@ standard_tiled_scores(const io_t* q, Strides q_strides, const io_t* k, Strides k
                 traffic);
     __syncthreads();  // S is complete: threads now write other elements than they computed
 
-    // Through shared memory, so that neighbouring threads write neighbouring chunks of a row.
-    constexpr int ROW_CHUNKS = ceil_div(BLOCK_N, CHUNK);
-    for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
-        const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
-        if (row >= q_rows) break;
-        const int end = min(keys, range.end_of(q0 + row) - k0);
-        const int n = min(CHUNK, end - col), lo = max(0, range.begin_of(q0 + row) - k0 - col);
-        float values[CHUNK];
-#pragma unroll
-        for (int e = 0; e < CHUNK; ++e)
-            values[e] = col + e < BLOCK_N
-                            ? Extras::storable(s_smem[row * BLOCK_N_PAD + col + e])
-                            : 0.f;
-        io_t* dst = s + (i64(bh) * seqlen_q + q0 + row) * seqlen_k + k0 + col;
-        store_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(dst, values, n, TENSOR_S, traffic,
-                                                          WINDOW ? lo : 0);
-    }
+    const auto storable = [](int, int, float value) { return Extras::storable(value); };
+    store_scores(s, s_smem, seqlen_q, seqlen_k, bh, range, q0, q_rows, k0, keys, TENSOR_S, storable,
+                 traffic);
     TRAFFIC_FLUSH(traffic);
-}
-
-constexpr int ROW_WARPS = ROW_THREADS / WARP;
-constexpr int ROWS_PER_BLOCK = THREADS / ROW_THREADS;
-static_assert(ROW_THREADS == WARP || ROW_THREADS == THREADS, "a warp per row or a block per row");
-
-// Combine `value` over the threads of a row; every thread gets the result.
-template <typename Op>
-__device__ __forceinline__ float reduce_row(float value, float identity, Op op) {
-    value = reduce_lanes(value, WARP, op);
-    if (ROW_WARPS == 1) return value;
-    __shared__ float warp_smem[WARP];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    __syncthreads();  // a previous reduction may still be reading warp_smem
-    if (lane == 0) warp_smem[warp] = value;
-    __syncthreads();  // all warps have written
-    return reduce_lanes(lane < ROW_WARPS ? warp_smem[lane] : identity, WARP, op);
 }
 
 // p[row] = softmax(s[row]) over the keys of its range, and lse[row].
@@ -208,23 +178,11 @@ standard_tiled_output(const io_t* p, const io_t* v, Strides v_strides, io_t* out
     const int key_end = range.end_of(q0 + q_rows - 1);
     for (int k0 = range.begin_of(q0) / BLOCK_N * BLOCK_N; k0 < key_end; k0 += BLOCK_N) {
         const int keys = min(BLOCK_N, key_end - k0);
-        constexpr int ROW_CHUNKS = ceil_div(BLOCK_N, CHUNK);
-        for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
-            const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
-            const int end = min(keys, range.end_of(q0 + row) - k0);
-            const int n = row < q_rows ? min(CHUNK, end - col) : 0;
-            const int lo = WINDOW ? max(0, range.begin_of(q0 + row) - k0 - col) : 0;
-            const io_t* src = p + (i64(bh) * seqlen_q + q0 + row) * seqlen_k + k0 + col;
-            const Chunk chunk =
-                load_chunk<ROWS_ALIGNED && BLOCK_N % CHUNK == 0>(src, n, TENSOR_P, traffic, lo);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e) {  // elements outside lo..n-1 are zero
-                float p_e = element(chunk, e);
-                if (DROPOUT && e >= lo && e < n)
-                    p_e *= extras.keep_factor(q0 + row, k0 + col + e, traffic);
-                if (col + e < BLOCK_N_PAD) p_smem[row * BLOCK_N_PAD + col + e] = p_e;
-            }
-        }
+        const auto dropout = [&](int row, int col) {
+            return extras.keep_factor(row, col, traffic);
+        };
+        load_scores(p_smem, p, seqlen_q, seqlen_k, bh, range, q0, q_rows, k0, keys, TENSOR_P,
+                    dropout, traffic);
         load_tile<BLOCK_N, ALIGNED>(v_smem, v + k0 * v_strides.row, v_strides.row, keys, TENSOR_V,
                                     traffic);
         __syncthreads();  // P and V are in shared memory

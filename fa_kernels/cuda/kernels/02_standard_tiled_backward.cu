@@ -34,6 +34,7 @@
 #include "block_mask.cuh"
 #include "tile.cuh"
 #include "backward.cuh"
+#include "scores_in_hbm.cuh"
 
 constexpr int Q_CHUNKS = BLOCK_M * HEAD_CHUNKS;
 constexpr int KV_CHUNKS = BLOCK_N * HEAD_CHUNKS;
@@ -42,32 +43,6 @@ static_assert(SCORES_SMEM_BYTES == 16 * (Q_CHUNKS + KV_CHUNKS) + 4 * BLOCK_M * B
               "SCORES_SMEM_BYTES does not match: fix tiling.standard_scores_smem or this kernel");
 static_assert(PRODUCT_SMEM_BYTES == 16 * LONGER_CHUNKS + 4 * BLOCK_M * BLOCK_N_PAD,
               "PRODUCT_SMEM_BYTES does not match: fix plan_backward or this kernel");
-
-// A row of S starts at a multiple of 16 bytes, and so does every tile of it.
-constexpr bool TILES_ALIGNED = ROWS_ALIGNED && BLOCK_N % CHUNK == 0;
-
-// s_smem[BLOCK_M, BLOCK_N] = src times weigh(row, col), what causal and window keep; else 0. `src`
-// is a tile of P or dS at row q0 and key k0 of a matrix with rows of `stride`.
-template <typename Weigh>
-__device__ __forceinline__ void load_scores(float* s_smem, const io_t* src, i64 stride,
-                                            const KeyRange& range, int q0, int q_rows, int k0,
-                                            int keys, int tensor, Weigh weigh, Traffic& traffic) {
-    constexpr int ROW_CHUNKS = ceil_div(BLOCK_N, CHUNK);
-    for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
-        const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
-        const int end = min(keys, range.end_of(q0 + row) - k0);
-        const int n = row < q_rows ? min(CHUNK, end - col) : 0;
-        const int lo = WINDOW ? max(0, range.begin_of(q0 + row) - k0 - col) : 0;
-        const Chunk chunk =
-            load_chunk<TILES_ALIGNED>(src + row * stride + col, n, tensor, traffic, lo);
-#pragma unroll
-        for (int e = 0; e < CHUNK; ++e) {  // elements outside lo..n-1 are zero
-            float s = element(chunk, e);
-            if (e >= lo && e < n) s *= weigh(q0 + row, k0 + col + e);
-            if (col + e < BLOCK_N_PAD) s_smem[row * BLOCK_N_PAD + col + e] = s;
-        }
-    }
-}
 
 // result[k0:, :] = sum over the heads that share it of left^T right, for one tile of keys. `left`
 // is P or dS, weigh(extras) gives what load_scores wants; `right` is dO or Q.
@@ -98,9 +73,8 @@ transposed_product(const io_t* left, int left_tensor, const io_t* right, Strides
         const RowTiles rows_of(range, seq.seqlen_q, k0, keys);
         for (int q_tile = rows_of.first; q_tile < rows_of.stop; ++q_tile) {
             const int q0 = q_tile * BLOCK_M, q_rows = min(BLOCK_M, seq.seqlen_q - q0);
-            const io_t* src = left + (bh * seqlen_q + q0) * seqlen_k + k0;
-            load_scores(s_smem, src, seqlen_k, range, q0, q_rows, k0, keys, left_tensor,
-                        weigh(extras), traffic);
+            load_scores(s_smem, left, seqlen_q, seqlen_k, bh, range, q0, q_rows, k0, keys,
+                        left_tensor, weigh(extras), traffic);
             load_tile<BLOCK_M, ALIGNED>(x_smem, right_head + q0 * right_strides.row,
                                         right_strides.row, q_rows, right_tensor, traffic);
             __syncthreads();  // both tiles are in shared memory
@@ -183,41 +157,12 @@ standard_tiled_backward_dp(const io_t* d_out, Strides d_out_strides, const io_t*
     });
     __syncthreads();  // dP is complete: threads now write other elements than they computed
 
-    // Through shared memory, so that neighbouring threads write neighbouring chunks of a row.
-    constexpr int ROW_CHUNKS = ceil_div(BLOCK_N, CHUNK);
-    for (int i = threadIdx.x; i < BLOCK_M * ROW_CHUNKS; i += THREADS) {
-        const int row = i / ROW_CHUNKS, col = i % ROW_CHUNKS * CHUNK;
-        if (row >= q_rows) break;
-        const int end = min(keys, range.end_of(q0 + row) - k0);
-        const int n = min(CHUNK, end - col);
-        const int lo = WINDOW ? max(0, range.begin_of(q0 + row) - k0 - col) : 0;
-        float values[CHUNK];
-#pragma unroll
-        for (int e = 0; e < CHUNK; ++e) {
-            values[e] = col + e < BLOCK_N ? dp_smem[row * BLOCK_N_PAD + col + e] : 0.f;
-            if (DROPOUT && e >= lo && e < n)
-                values[e] *= extras.keep_factor(q0 + row, k0 + col + e, traffic);
-        }
-        io_t* dst = dp + (i64(bh) * seqlen_q + q0 + row) * seqlen_k + k0 + col;
-        store_chunk<TILES_ALIGNED>(dst, values, n, TENSOR_DP, traffic, lo);
-    }
+    const auto dropped = [&](int row, int col, float value) {
+        return DROPOUT ? value * extras.keep_factor(row, col, traffic) : value;
+    };
+    store_scores(dp, dp_smem, seqlen_q, seqlen_k, bh, range, q0, q_rows, k0, keys, TENSOR_DP,
+                 dropped, traffic);
     TRAFFIC_FLUSH(traffic);
-}
-
-constexpr int ROW_WARPS = ROW_THREADS / WARP;
-constexpr int ROWS_PER_BLOCK = THREADS / ROW_THREADS;
-static_assert(ROW_THREADS == WARP || ROW_THREADS == THREADS, "a warp per row or a block per row");
-
-// The sum of `value` over the threads of a row, for every one of them.
-__device__ __forceinline__ float sum_of_row(float value) {
-    const auto add = [](float a, float b) { return a + b; };
-    value = reduce_lanes(value, WARP, add);
-    if (ROW_WARPS == 1) return value;
-    __shared__ float warp_smem[WARP];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (lane == 0) warp_smem[warp] = value;
-    __syncthreads();  // all warps have written
-    return reduce_lanes(lane < ROW_WARPS ? warp_smem[lane] : 0.f, WARP, add);
 }
 
 // ds[row, :] = p (dp - rowsum(dp p)), in place of dp.
@@ -255,7 +200,7 @@ standard_tiled_backward_ds(const io_t* p, io_t* ds, int nheads, int seqlen_q, in
             if (ROW_IN_SMEM) row_smem[2 * (col + e) + 1] = dp_e;
         }
     }
-    delta = sum_of_row(delta);
+    delta = reduce_row(delta, 0.f, [](float a, float b) { return a + b; });
     for (int col = first; col < end; col += ROW_THREADS * CHUNK) {
         const int n = min(CHUNK, end - col), lo = WINDOW ? max(0, begin - col) : 0;
         Chunk p_rmem, dp_rmem;  // a thread reads back only what it wrote: no barrier is needed
@@ -297,8 +242,7 @@ standard_tiled_backward_dq(const io_t* ds, const io_t* k, Strides k_strides, io_
     const int key_end = range.end_of(q0 + q_rows - 1);
     for (int k0 = range.begin_of(q0) / BLOCK_N * BLOCK_N; k0 < key_end; k0 += BLOCK_N) {
         const int keys = min(BLOCK_N, key_end - k0);
-        const io_t* src = ds + (i64(bh) * seqlen_q + q0) * seqlen_k + k0;
-        load_scores(ds_smem, src, seqlen_k, range, q0, q_rows, k0, keys, TENSOR_DS,
+        load_scores(ds_smem, ds, seqlen_q, seqlen_k, bh, range, q0, q_rows, k0, keys, TENSOR_DS,
                     [=](int, int) { return scale; }, traffic);
         load_tile<BLOCK_N, ALIGNED>(k_smem, k + k0 * k_strides.row, k_strides.row, keys, TENSOR_K,
                                     traffic);

@@ -37,6 +37,9 @@ struct BlockMask {
 #define BLOCK_MASK_PARAMS                                                                        \
     , const i64 *list_start, const int *list_entries, const unsigned char *mask_keep,            \
         i64 mask_batch_lead, i64 mask_head_lead, int mask_q_blocks, int mask_k_blocks
+#define BLOCK_MASK_ARGS                                                                          \
+    , list_start, list_entries, mask_keep, mask_batch_lead, mask_head_lead, mask_q_blocks,       \
+        mask_k_blocks
 #define BLOCK_MASK(batch, head, lists)                                                           \
     BlockMask(list_start, list_entries, mask_keep,                                               \
               (batch) * mask_batch_lead + (head) * mask_head_lead, lists, mask_q_blocks,         \
@@ -83,6 +86,7 @@ struct TileWalk {
 #else
 #define CUTS_TILES 0
 #define BLOCK_MASK_PARAMS
+#define BLOCK_MASK_ARGS
 
 // Walks the tiles first..end-1.
 struct TileWalk {

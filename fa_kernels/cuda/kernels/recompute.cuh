@@ -176,4 +176,39 @@ __device__ __forceinline__ void softmax_of_rows(const BackwardSmem& smem, TileWa
         __syncthreads();  // everyone is done with K and S before they are overwritten
     }
 }
+
+// row_m and row_scale of the Q tile of this block: from lse; from S once more where lse is too
+// large to hold log(l).
+__device__ __forceinline__ void
+row_statistics(const BackwardSmem& smem, const io_t* q, Strides q_strides, const io_t* k,
+               Strides k_strides, const float* lse, float* row_m, float* row_scale, int nheads,
+               int kv_group, int seqlen_q, int seqlen_k, Band band, float scale,
+               Traffic& traffic BLOCK_MASK_PARAMS EXTRAS_PARAMS PACKED_PARAMS) {
+    const int q_tiles = ceil_div(seqlen_q, BLOCK_M);  // of the longest sequence, if packed
+    const int q_tile = blockIdx.x % q_tiles, q0 = q_tile * BLOCK_M, bh = blockIdx.x / q_tiles;
+    const i64 batch = bh / nheads, head = bh % nheads, kv_head = bh % nheads / kv_group;
+    const Sequence seq = SEQUENCE(bh, batch, head);
+    if (PACKED && q0 >= seq.seqlen_q) return;  // past the end of a shorter sequence
+    const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
+    const Extras extras(batch, head EXTRAS_ARGS);
+    const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
+    const i64 row0 = seq.stats_row0 + q0;
+    if (any_large(smem.ds, lse + row0, q_rows, traffic)) {
+        q += seq.batch * q_strides.batch + head * q_strides.head;
+        k += seq.batch * k_strides.batch + kv_head * k_strides.head + seq.k_row0 * k_strides.row;
+        load_tile<BLOCK_M, ALIGNED>(smem.q, q + (seq.q_row0 + q0) * q_strides.row, q_strides.row,
+                                    q_rows, TENSOR_Q, traffic);
+        const int key_end = range.end_of(q0 + q_rows - 1);
+#if BLOCK_SPARSE
+        __shared__ int entry_smem;
+        const BlockMask block_mask = BLOCK_MASK(batch, head, q_tiles);
+        TileWalk walk(&entry_smem, block_mask, q_tile, traffic);
+#else
+        TileWalk walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
+#endif
+        const auto mask_of = [&](int k0, int keys) { return TILE_MASK(q0, q_rows, k0, keys); };
+        softmax_of_rows(smem, walk, k, k_strides.row, key_end, scale, mask_of, traffic);
+    }
+    store_statistics(smem, smem.ds, row_m + row0, row_scale + row0, q_rows, traffic);
+}
 #endif
