@@ -220,9 +220,7 @@ def record_backward(
     for number, problem in enumerate(work):
         found = list(measure_backward(problem, flush, estimates))
         records.append_rows(folder, found)
-        times = {
-            f"{r.variant} {r.pass_}": r.median for r in found if r.metric.endswith("latency_ms")
-        }
+        times = {f"{r.variant} {r.pass_}": r.median for r in found if r.metric == "latency_ms"}
         text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
         say(f"[{number + 1}/{len(work)}] {problem.describe()}: {text} ms")
     return folder
