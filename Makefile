@@ -27,9 +27,7 @@ space := $(empty) $(empty)
 comma := ,
 join_extras = $(subst $(space),-,$(strip $(1)))
 LAB_STAMP  = $(VENV)/.installed-$(call join_extras,lab $(GPU_EXTRA) $(WITH_TORCH))
-# torch first: with it last, pip 24 chose transformers' many pins before torch's, and searched for
-# more than a quarter of an hour.
-TEST_STAMP = $(VENV)/.installed-$(call join_extras,torch $(TEST_GPU_EXTRA) test)
+TEST_STAMP = $(VENV)/.installed-$(call join_extras,test $(TEST_GPU_EXTRA) torch)
 
 # PyPI's torch is built for CUDA 13; a CUDA 12 driver needs the build from PyTorch's own index.
 TORCH_INDEX = $(if $(findstring gpu12,$(1)),--extra-index-url https://download.pytorch.org/whl/cu126)
