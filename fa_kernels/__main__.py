@@ -23,6 +23,16 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="check every kernel on this GPU and record it")
     verify.add_argument("variants", nargs="*", help="names of fa.VARIANTS; default: all")
     verify.add_argument("--out", type=Path, help="folder for the record; default: data/verified")
+    verify.add_argument(
+        "--unverified", action="store_true", help="only kernels whose record does not hold"
+    )
+    verify.add_argument("--minutes", type=float, help="begin no case after this many minutes")
+    verify.add_argument(
+        "--jobs", type=int, help="processes that share the GPU; default: by its size"
+    )
+    verify.add_argument(
+        "--verbose", action="store_true", help="one line per case, with its seconds"
+    )
 
     sanitize = commands.add_parser("sanitize", help="compute-sanitizer over a few small launches")
     sanitize.add_argument(
@@ -85,20 +95,33 @@ def _refuse_without_gpu(command: str) -> None:
 def _verify(args: argparse.Namespace) -> int:
     _refuse_without_gpu("verify")
     from fa_kernels.cuda.verified import VERIFIED_DIR
-    from fa_kernels.measure.verify import verify, write_verified
+    from fa_kernels.measure import verified_run
 
+    if args.jobs is not None and args.jobs < 1:
+        sys.exit(f"--jobs must be at least 1, got {args.jobs}: leave it out for the default.")
     try:
-        tallies = verify(args.variants)
+        kernels = verified_run.kernels_of(args.variants, args.unverified)
     except ValueError as error:
         sys.exit(str(error))
-    path = write_verified(tallies, _command_line(), args.out or VERIFIED_DIR)
-    for kernel, tally in tallies.items():
+    done, failed = 0, False
+    for kernel, tally in verified_run.verify(
+        kernels,
+        jobs=args.jobs or verified_run.default_jobs(),
+        seconds=args.minutes and args.minutes * 60,
+        verbose=args.verbose,
+    ):
+        path = verified_run.write_verified(
+            {kernel: tally}, _command_line(), args.out or VERIFIED_DIR
+        )
         print(
             f"{kernel}: {tally.cases} cases, {tally.failures} failures, {tally.skipped} refused; "
-            f"worst error {tally.worst_ratio:.2f} of its limit"
+            f"worst error {tally.worst_ratio:.2f} of its limit; wrote {path}",
+            flush=True,
         )
-    print(f"wrote {path}")
-    return 1 if any(tally.failures for tally in tallies.values()) else 0
+        done, failed = done + 1, failed or tally.failures > 0
+    if done < len(kernels):
+        print(f"{len(kernels) - done} kernels are left: go on with `verify --unverified`.")
+    return int(failed or done < len(kernels))
 
 
 def _sanitize(args: argparse.Namespace) -> int:

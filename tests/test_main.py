@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 
 from fa_kernels import __main__ as cli
 from fa_kernels.cuda import launch
-from fa_kernels.measure import compile_all, doctor, records, sweep, verify
-from fa_kernels.measure.verify import Tally
+from fa_kernels.measure import compile_all, doctor, records, sweep, verified_run
+from fa_kernels.measure.tally import Tally
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("doctor", "verify", "measure", "compile-all")
@@ -105,20 +105,39 @@ def test_verify_writes_the_record_and_fails_with_the_kernels(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def fake_verify(names: list[str]) -> dict[str, Tally]:
-        seen["names"] = names
-        return {"04_flash_q_outer": Tally(cases=9, failures=failures)}
+    def fake_verify(kernels: list[str], **options: Any) -> Iterator[tuple[str, Tally]]:
+        seen.update(kernels=kernels, options=options)
+        yield "04_flash_q_outer", Tally(cases=9, failures=failures)
+        assert list(seen["written"]) == ["04_flash_q_outer"], "each kernel is written at once"
+        yield "04_flash_q_outer_backward", Tally(cases=3)
 
     def fake_write(tallies: dict[str, Tally], command: str, root: Path) -> Path:
-        seen.update(command=command, root=root)
+        seen.update(command=command, root=root, written=tallies)
         return root / "sm_90.json"
 
-    monkeypatch.setattr(verify, "verify", fake_verify)
-    monkeypatch.setattr(verify, "write_verified", fake_write)
+    monkeypatch.setattr(verified_run, "verify", fake_verify)
+    monkeypatch.setattr(verified_run, "write_verified", fake_write)
     monkeypatch.setattr(sys, "argv", ["x", "verify", "flash_q_outer"])
-    assert cli.main(["verify", "flash_q_outer", "--out", str(tmp_path)]) == status
-    assert seen["names"] == ["flash_q_outer"] and seen["root"] == tmp_path
+    arguments = ["verify", "flash_q_outer", "--out", str(tmp_path), "--minutes", "2", "--jobs", "3"]
+    assert cli.main(arguments) == status
+    assert seen["kernels"] == ["04_flash_q_outer", "04_flash_q_outer_backward"]
+    assert seen["options"] == {"jobs": 3, "seconds": 120.0, "verbose": False}
     assert seen["command"] == "python -m fa_kernels verify flash_q_outer"
+    assert seen["root"] == tmp_path
+
+
+@pytest.mark.usefixtures("gpu")
+def test_verify_says_what_a_time_limit_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verified_run, "verify", lambda *args, **options: iter(()))
+    assert cli.main(["verify", "flash_q_outer", "--minutes", "0.1", "--jobs", "1"]) == 1
+    assert "2 kernels are left: go on with `verify --unverified`." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("gpu")
+def test_verify_refuses_no_process() -> None:
+    assert "got 0" in exit_text(lambda: cli.main(["verify", "--jobs", "0"]))
 
 
 @pytest.mark.usefixtures("gpu")

@@ -63,12 +63,12 @@ def gpu_name() -> str:
     return properties["name"].decode()
 
 
-def load_in_parallel(plans: Iterable[LaunchPlan]) -> int:
+def load_in_parallel(plans: Iterable[LaunchPlan], threads: int = 32) -> int:
     """Compile what `plans` need, each distinct build once, in threads; how many there were.
 
     NVRTC releases the GIL while it compiles, so threads are enough.
     """
-    threads = min(32, os.cpu_count() or 1)
+    threads = min(threads, os.cpu_count() or 1)
     builds = {(plan.kernel, tuple(plan.macros.items())): plan for plan in plans}
     with ThreadPoolExecutor(threads) as pool:
         jobs = [

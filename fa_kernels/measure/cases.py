@@ -52,6 +52,11 @@ def suits(variant: Variant, case: Case) -> bool:
     return not case.lowest or p.itemsize == 4 or variant.keeps_scores_on_chip
 
 
+def is_aligned(case: Case) -> bool:
+    """True if every row starts at a multiple of 16 bytes, so that kernels load 16 at once."""
+    return case.layout != "unaligned" and case.problem.head_dim % 8 == 0
+
+
 def cases() -> Iterator[Case]:
     """The shapes, dtypes, masks, tilings and layouts that every variant must pass."""
     for (nq, nk), d, dtype, causal in itertools.product(SEQLENS, HEAD_DIMS, DTYPES, MASKS):

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fa_kernels.units import GIB
+
 
 def free_pools() -> None:
     """Give unused blocks of both libraries back to the driver, so one does not starve the other."""
@@ -15,6 +17,14 @@ def free_pools() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def free_large_pools(above_bytes: int = 2 * GIB) -> None:
+    """`free_pools` if CuPy's holds more than this: after a huge case beside other processes."""
+    import cupy
+
+    if cupy.get_default_memory_pool().total_bytes() > above_bytes:
+        free_pools()
 
 
 def free_bytes() -> int:

@@ -1,100 +1,28 @@
-"""Show every kernel correct on the current GPU, over awkward shapes, and record it by hash."""
+"""Show every forward kernel correct on the current GPU, over awkward shapes and all options."""
 
 from __future__ import annotations
 
-import datetime
 import itertools
-import json
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda.compile import kernel_hash
-from fa_kernels.cuda.fingerprint import plan_fingerprint
-from fa_kernels.cuda.launch import gpu_name, load_in_parallel, smem_limit_bytes
+from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.cuda.verified import VERIFIED_DIR, read_verified
 from fa_kernels.extras import Extras
 from fa_kernels.measure import memory
-from fa_kernels.measure.about import current_arch, describe_run
-from fa_kernels.measure.cases import DTYPES, Case, cases, make_inputs, suits
-from fa_kernels.measure.check import EPS, Check, Truth, sample_rows
-from fa_kernels.measure.check_backward import GradientCheck
+from fa_kernels.measure.cases import DTYPES, Case, cases, is_aligned, make_inputs, suits
+from fa_kernels.measure.check import EPS, Truth, sample_rows
 from fa_kernels.measure.option_cases import make_extras, option_cases
-from fa_kernels.measure.verify_backward import (
-    BackwardInputs,
-    backward_cases,
-    repeats_agree,
-    takes_backward,
-    tiling_of,
-    verify_backward_case,
-)
+from fa_kernels.measure.tally import Share, Tally
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import trace_row
 from fa_kernels.variants import VARIANTS, Variant
-
-
-@dataclass
-class Errors:
-    """The largest errors of one variant over its cases, by tensor and dtype, and how much of its
-    limit the worst of them used."""
-
-    max_abs_err: dict[str, dict[str, float]] = field(default_factory=dict)
-    worst_ratio: float = 0.0
-
-    def note(self, tensor: str, dtype: str, error: float, limit: float) -> None:
-        """Take in one tensor of a case that passed."""
-        of_tensor = self.max_abs_err.setdefault(tensor, {})
-        of_tensor[dtype] = max(of_tensor.get(dtype, 0.0), error)
-        if limit:
-            self.worst_ratio = max(self.worst_ratio, error / limit)
-
-
-@dataclass
-class Tally:
-    """What verification found for one kernel, and for each variant that is launched from it."""
-
-    cases: int = 0
-    failures: int = 0
-    skipped: int = 0
-    variants: dict[str, Errors] = field(default_factory=dict)
-
-    @property
-    def worst_ratio(self) -> float:
-        """The largest error of any variant, as a fraction of its limit."""
-        return max((errors.worst_ratio for errors in self.variants.values()), default=0.0)
-
-    def count(self, check: Callable[[], list[str]], what: str, say: Callable[[str], None]) -> None:
-        """One more case: what `check` finds is said; an exception is a fault like any other."""
-        self.cases += 1
-        try:
-            with np.errstate(invalid="ignore"):
-                faults = check()
-        except Exception as error:  # the other cases still run
-            faults = [f"{type(error).__name__}: {error}"]
-        if faults:
-            self.failures += 1
-            say(f"FAIL {what}: {'; '.join(faults)[:600]}")
-
-    def note(self, variant: str, dtype: str, check: Check) -> None:
-        """Take in the errors of a case that passed."""
-        errors = self.variants.setdefault(variant, Errors())
-        errors.note("out", dtype, check.out_err, check.out_limit)
-        errors.note("lse", dtype, check.lse_err, check.lse_limit)
-
-    def note_gradients(self, variant: str, dtype: str, check: GradientCheck) -> None:
-        """Take in the errors of a case of a backward pass that passed."""
-        errors = self.variants.setdefault(variant, Errors())
-        for name, error in check.errors.items():
-            errors.note(name, dtype, error, check.limits[name])
 
 
 def verify_case(
@@ -227,150 +155,96 @@ def takes(variant: Variant, case: Case) -> bool:
     return suits(variant, case) and (variant.control_for is None or case.problem.head_dim == 64)
 
 
-def _refused(variant: Variant, case: Case) -> bool:
-    """True if this case cannot run on this GPU (shared memory), which is a refusal, not a fault."""
-    plan = variant.plan(case.problem, case.tiling)
-    return plan.smem_bytes > smem_limit_bytes()
+#: How often a call is repeated that promises the same bits.
+REPEATS = 250
 
 
-def precompile(selected: Sequence[Variant], wanted: Sequence[Case]) -> int:
-    """Compile in parallel what the cases need; how many kernels that was."""
-    plans = list(_backward_plans(selected))
-    for variant, case in itertools.product(selected, wanted):
-        if not takes(variant, case):
-            continue
-        aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
-        for count in (False, True):
-            plan = variant.plan(case.problem, case.tiling, aligned=aligned, count_traffic=count)
-            plans.append(plan)
-    return load_in_parallel(plans)
+def repeated_case(dtype: str) -> Case:
+    """What is repeated: ragged, with dropout and grouped heads."""
+    fields: dict[str, Any] = {"nheads_kv": 2, "dropout_p": 0.1, "seed": 1}
+    problem = AttentionProblem(2, 4, 203, 331, 64, dtype, "bottom_right", **fields)
+    return Case(problem, Tiling(32, 32))
 
 
-def _backward_plans(selected: Sequence[Variant]) -> Iterator[LaunchPlan]:
-    for variant, case in itertools.product(selected, backward_cases()):
-        backward = variant.backward
-        if backward is None or not takes_backward(variant, case):
-            continue
-        aligned = case.layout != "unaligned" and case.problem.head_dim % 8 == 0
-        tiling = tiling_of(backward, case, smem_limit_bytes())
-        yield variant.plan(case.problem, tiling, aligned=aligned)
-        for count, deterministic in itertools.product((False, True), repeat=2):
-            options = {"aligned": aligned, "count_traffic": count}
-            yield backward.plan(case.problem, tiling, **options, deterministic=deterministic)
+def changed_names(names: tuple[str, ...], call: Callable[[], tuple[Any, ...]]) -> list[str]:
+    """Which of the arrays that `call` returns, called `names`, change within `REPEATS` calls."""
+    first = call()
+    changed: set[str] = set()
+    for _ in range(REPEATS - 1):
+        pairs = zip(names, first, call(), strict=True)
+        changed |= {name for name, a, b in pairs if not bool((a == b).all())}
+    return sorted(changed)
 
 
-def verify(
-    names: Sequence[str] | None = None, say: Callable[[str], None] = print
-) -> dict[str, Tally]:
-    """Run every case on every variant, or on all variants of the named ones' kernels.
-
-    Returns tallies by kernel: a kernel is verified with all its options or not at all.
-
-    Raises:
-        ValueError: a name that is no variant's; the message lists those there are.
-    """
-    unknown = [name for name in names or () if name not in VARIANTS]
-    if unknown:
-        raise ValueError(f"variants {unknown} are not known: name any of {', '.join(VARIANTS)}.")
+def repeats_agree(variant: Variant, dtype: str) -> list[str]:
+    """Faults where one of `REPEATS` equal calls gives other bits of out or lse."""
     import cupy
 
-    kernels = {VARIANTS[name].kernel for name in names or VARIANTS}
-    selected = [variant for variant in VARIANTS.values() if variant.kernel in kernels]
-    wanted = [*cases(), *option_cases()]
-    start = time.monotonic()
-    say(f"compiled {precompile(selected, wanted)} kernels in {time.monotonic() - start:.0f} s")
-    tallies = {variant.kernel: Tally() for variant in selected}
-    for seed, case in enumerate(wanted):
-        if not any(takes(variant, case) for variant in selected):
-            continue
+    case = repeated_case(dtype)
+    inputs = make_inputs(case, 0, cupy)
+
+    def call() -> tuple[Any, ...]:
+        return variant.run(*inputs, case.problem, case.tiling)[:2]
+
+    changed = changed_names(("out", "lse"), call)
+    return [f"{name} changes within {REPEATS} runs ({dtype})" for name in changed]
+
+
+def verify_forward(kernel: str, share: Share, tally: Tally, threads: int = 32) -> None:
+    """Run a share of the cases on every variant launched from `kernel`, into `tally`.
+
+    Raises:
+        OutOfTime: the tally's deadline passed.
+    """
+    import cupy
+
+    variants = [variant for variant in VARIANTS.values() if variant.kernel == kernel]
+    work = []
+    for seed, case in enumerate([*cases(), *option_cases()]):
+        takers = [
+            (variant, plan)
+            for variant in variants
+            if takes(variant, case)
+            and share.has(plan := variant.plan(case.problem, case.tiling, aligned=is_aligned(case)))
+        ]
+        if takers:
+            work.append((seed, case, takers))
+    tally.compiled += load_in_parallel(_builds(work), threads)
+    for seed, case, takers in work:
         inputs, extras = make_inputs(case, seed, cupy), make_extras(case, seed, cupy)
         truth = Truth(inputs, case.problem, extras=extras, rows=_rows(case.problem))
-        for variant in selected:
-            if not takes(variant, case):
-                continue
-            tally = tallies[variant.kernel]
-            if _refused(variant, case):
-                tally.skipped += 1
-                continue
-            check = partial(verify_case, variant, case, inputs, extras, truth, tally)
-            tally.count(check, f"{variant.name} {case}", say)
-    _verify_backward(selected, tallies, say)
-    for variant, dtype, value in itertools.product(selected, DTYPES, (np.nan, np.inf)):
-        if dtype not in variant.dtypes:
-            continue
-        tally = tallies[variant.kernel]
-        if _refused(variant, _nan_case(dtype)):
-            tally.skipped += 1
-            continue
-        tally.count(partial(nan_leaves_its_row, variant, dtype, value), variant.name, say)
-    for variant, dtype in itertools.product(selected, DTYPES):
-        if dtype in variant.dtypes:
-            check = partial(repeats_agree, variant, dtype)
-            tallies[variant.kernel].count(check, f"{variant.name} repeated", say)
-    for variant, dtype, masked in itertools.product(selected, DTYPES, (False, True)):
-        if variant.traced and dtype in variant.dtypes:
-            check = partial(trace_agrees, variant, dtype, masked)
-            tallies[variant.kernel].count(check, f"{variant.name} trace", say)
-    return tallies
-
-
-def _verify_backward(
-    selected: Sequence[Variant], tallies: dict[str, Tally], say: Callable[[str], None]
-) -> None:
-    """The backward passes of `selected`, into tallies of their own kernels."""
-    able = [(variant, variant.backward) for variant in selected if variant.backward is not None]
-    tallies |= {backward.kernel: Tally() for _, backward in able}
-    for seed, case in enumerate(backward_cases()):
-        takers = [(v, backward) for v, backward in able if takes_backward(v, case)]
-        on = BackwardInputs.of(case, seed) if takers else None
-        for variant, backward in takers:
-            tally = tallies[backward.kernel]
-            plan = backward.plan(case.problem, tiling_of(backward, case, smem_limit_bytes()))
+        for variant, plan in takers:
             if plan.smem_bytes > smem_limit_bytes():
                 tally.skipped += 1
                 continue
-
-            def check(variant: Variant = variant, case: Case = case, on: Any = on) -> list[str]:
-                faults, passed = verify_backward_case(variant, case, on)
-                if passed is not None:
-                    tallies[variant.backward.kernel].note_gradients(  # type: ignore[union-attr]
-                        variant.name, case.problem.dtype, passed
-                    )
-                return faults
-
-            tally.count(check, f"backward of {variant.name} {case}", say)
+            tally.count(
+                partial(verify_case, variant, case, inputs, extras, truth, tally),
+                f"{variant.name} {case}",
+            )
+        memory.free_large_pools()
+    for check, what in itertools.islice(_more(variants, tally), share.index, None, share.of):
+        tally.count(check, what)
 
 
-def write_verified(tallies: dict[str, Tally], command: str, root: Path = VERIFIED_DIR) -> Path:
-    """Record tallies in <root>/<arch>.json; entries of other kernels stay as they are."""
-    arch = current_arch()
-    record = read_verified(arch, root)  # other kernels keep the entries of that folder
-    about = describe_run(command, "")
-    kernels = dict(record["kernels"])
-    for kernel, tally in tallies.items():
-        kernels[kernel] = {
-            "hash": kernel_hash(kernel),
-            "plans": plan_fingerprint(kernel),
-            "cases": tally.cases,
-            "failures": tally.failures,
-            "refused_on_this_gpu": tally.skipped,
-            "variants": {
-                name: {
-                    "max_abs_err": errors.max_abs_err,
-                    "worst_share_of_limit": round(errors.worst_ratio, 4),
-                }
-                for name, errors in tally.variants.items()
-            },
-            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "device": gpu_name(),
-            "driver": about["driver"],
-            "nvrtc": about["nvrtc"],
-            "cupy": about["cupy"],
-            "command": command,
-        }
-    pending = {k: v for k, v in record.get("pending", {}).items() if k not in tallies}
-    text = json.dumps({"arch": arch, "kernels": kernels, "pending": pending}, indent=2)
-    root.mkdir(parents=True, exist_ok=True)
-    path = root / f"{arch}.json"
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
+def _builds(work: list[tuple[int, Case, list[tuple[Variant, LaunchPlan]]]]) -> Iterator[LaunchPlan]:
+    for _, case, takers in work:
+        for variant, plan in takers:
+            yield plan
+            options = {"aligned": is_aligned(case), "count_traffic": True}
+            yield variant.plan(case.problem, case.tiling, **options)
+
+
+def _more(variants: list[Variant], tally: Tally) -> Iterator[tuple[Callable[[], list[str]], str]]:
+    """Checks on one small shape each: NaN and inf, repeats, traces."""
+    for variant, dtype in itertools.product(variants, DTYPES):
+        if dtype not in variant.dtypes:
+            continue
+        for value in (np.nan, np.inf):
+            case = _nan_case(dtype)
+            if variant.plan(case.problem, case.tiling).smem_bytes > smem_limit_bytes():
+                tally.skipped += 1
+                continue
+            yield partial(nan_leaves_its_row, variant, dtype, value), variant.name
+        yield partial(repeats_agree, variant, dtype), f"{variant.name} repeated"
+        for masked in (False, True) if variant.traced else ():
+            yield partial(trace_agrees, variant, dtype, masked), f"{variant.name} trace"

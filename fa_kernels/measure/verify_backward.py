@@ -1,4 +1,4 @@
-"""Show every backward kernel correct on the current GPU; `verify` runs and records it."""
+"""Show every backward kernel correct on the current GPU: gradients, repeats, counters."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda.launch import smem_limit_bytes
+from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
+from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.extras import Extras
 from fa_kernels.measure import memory
-from fa_kernels.measure.cases import DTYPES, LAYOUTS, MASKS, Case, make_inputs, suits
-from fa_kernels.measure.check_backward import BackwardTruth, GradientCheck
+from fa_kernels.measure.cases import DTYPES, LAYOUTS, MASKS, Case, is_aligned, make_inputs, suits
+from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.measure.option_cases import make_extras, option_cases
+from fa_kernels.measure.tally import Share, Tally
+from fa_kernels.measure.verify import REPEATS, changed_names, repeated_case
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
-from fa_kernels.variants import Backward, Variant
+from fa_kernels.variants import VARIANTS, Backward, Variant
 
 #: A tiling of this size stands for the backward's own default.
 DEFAULT = Tiling(1, 1)
@@ -89,13 +93,13 @@ class BackwardInputs:
 
 
 def verify_backward_case(
-    variant: Variant, case: Case, on: BackwardInputs
-) -> tuple[list[str], GradientCheck | None]:
-    """Faults of one backward on one case, in words; the check of its gradients if it passes.
+    variant: Variant, case: Case, on: BackwardInputs, tally: Tally
+) -> list[str]:
+    """Faults of one backward on one case, in words; empty if it passes.
 
     Checked, with and without `deterministic` where that is another build: dq, dk, dv against
     float64; bit for bit what is promised, at a second run with the counters compiled in; the
-    counters against the model.
+    counters against the model. Errors of a case that passes go into `tally`.
     """
     backward = variant.backward
     assert backward is not None
@@ -126,36 +130,81 @@ def verify_backward_case(
             # Rows of finfo.min biases make the statistics launch work; no model knows the values.
             if not case.lowest and (again[3] is None or not model.same_as(again[3])):
                 faults.append(f"counters {again[3]} differ from the model {model}")
-    return faults, None if faults else check
-
-
-#: How often a call is repeated that promises the same bits.
-REPEATS = 250
+    if not faults and check is not None:
+        tally.note_gradients(variant.name, p.dtype, check)
+    return faults
 
 
 def repeats_agree(variant: Variant, dtype: str) -> list[str]:
-    """Faults where one of `REPEATS` equal calls gives other bits than promised.
+    """Faults where one of many equal calls gives other bits than promised.
 
-    Promised: out and lse; dk and dv; dq if it is deterministic. With dropout and grouped heads.
+    Promised: dk and dv; dq if it is deterministic.
     """
     import cupy
 
-    case = Case(
-        AttentionProblem(2, 4, 203, 331, 64, dtype, "bottom_right", nheads_kv=2, dropout_p=0.1,
-                         seed=1),
-        Tiling(32, 32),
-    )  # fmt: skip
+    backward, case = variant.backward, repeated_case(dtype)
+    assert backward is not None
     p, inputs = case.problem, make_inputs(case, 0, cupy)
-    d_out, first, changed = make_inputs(case, 1, cupy)[0], None, set()
-    names = ("out", "lse", "dq", "dk", "dv")
-    for _ in range(REPEATS):
-        results = list(variant.run(*inputs, p, case.tiling)[:2])
-        if variant.backward is not None:
-            args = (d_out, *inputs, *results, p, case.tiling)
-            gradients = variant.backward.run(*args, deterministic=True)[:3]
-            loose = variant.backward.run(*args)[1:3]  # dk, dv also beside an atomic dq
-            results += [*gradients, *loose]
-        first = first or results
-        pairs = zip((*names, "dk", "dv"), first, results, strict=False)
-        changed |= {name for name, a, b in pairs if not bool((a == b).all())}
-    return [f"{name} changes within {REPEATS} runs ({dtype})" for name in sorted(changed)]
+    d_out = make_inputs(case, 1, cupy)[0]
+    out, lse, _ = variant.run(*inputs, p, case.tiling)
+    args = (d_out, *inputs, out, lse, p, case.tiling)
+
+    def call() -> tuple[Any, ...]:
+        gradients = backward.run(*args, deterministic=True)[:3]
+        return (*gradients, *backward.run(*args)[1:3])  # dk and dv also beside an atomic dq
+
+    changed = changed_names(("dq", "dk", "dv", "dk (atomic dq)", "dv (atomic dq)"), call)
+    return [f"{name} changes within {REPEATS} runs ({dtype})" for name in changed]
+
+
+def verify_backward(kernel: str, share: Share, tally: Tally, threads: int = 32) -> None:
+    """Run a share of the cases on every variant whose backward is `kernel`, into `tally`.
+
+    Raises:
+        OutOfTime: the tally's deadline passed.
+    """
+    able = [
+        (variant, variant.backward)
+        for variant in VARIANTS.values()
+        if variant.backward is not None and variant.backward.kernel == kernel
+    ]
+    limit, work = smem_limit_bytes(), []
+    for seed, case in enumerate(backward_cases()):
+        takers = []
+        for variant, backward in able:
+            tiling = tiling_of(backward, case, limit)
+            if takes_backward(variant, case):
+                plan = backward.plan(case.problem, tiling, aligned=is_aligned(case))
+                if share.has(plan):
+                    takers.append((variant, plan))
+        if takers:
+            work.append((seed, case, takers))
+    tally.compiled += load_in_parallel(_builds(work, limit), threads)
+    for seed, case, takers in work:
+        on = BackwardInputs.of(case, seed)
+        for variant, plan in takers:
+            if plan.smem_bytes > limit:
+                tally.skipped += 1
+                continue
+            check = partial(verify_backward_case, variant, case, on, tally)
+            tally.count(check, f"backward of {variant.name} {case}")
+        memory.free_large_pools()
+    repeated = itertools.product((variant for variant, _ in able), DTYPES)
+    for variant, dtype in itertools.islice(repeated, share.index, None, share.of):
+        if dtype in variant.dtypes:
+            check = partial(repeats_agree, variant, dtype)
+            tally.count(check, f"backward of {variant.name} repeated")
+
+
+def _builds(
+    work: list[tuple[int, Case, list[tuple[Variant, LaunchPlan]]]], limit: int
+) -> Iterator[LaunchPlan]:
+    for _, case, takers in work:
+        for variant, _ in takers:
+            backward, p = variant.backward, case.problem
+            assert backward is not None
+            tiling, aligned = tiling_of(backward, case, limit), is_aligned(case)
+            yield variant.plan(p, tiling, aligned=aligned)
+            for count, deterministic in itertools.product((False, True), repeat=2):
+                options = {"aligned": aligned, "count_traffic": count}
+                yield backward.plan(p, tiling, **options, deterministic=deterministic)

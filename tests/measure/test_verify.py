@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from fa_kernels.cuda.arrays import converted
-from fa_kernels.cuda.compile import kernel_hash
+from fa_kernels.cuda.compile import kernel_hash, kernel_names
 from fa_kernels.extras import NO_EXTRAS
+from fa_kernels.measure import verified_run
 from fa_kernels.measure import verify as subject
 from fa_kernels.measure.cases import (
     BF16_HEAD_DIMS,
@@ -29,7 +30,9 @@ from fa_kernels.measure.cases import (
     make_inputs,
 )
 from fa_kernels.measure.option_cases import option_cases
-from fa_kernels.measure.verify import Errors, Tally, takes, trace_agrees, verify, write_verified
+from fa_kernels.measure.tally import Errors, OutOfTime, Share, Tally
+from fa_kernels.measure.verified_run import kernels_of, verify, write_verified
+from fa_kernels.measure.verify import takes, trace_agrees, verify_forward
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.trace import Trace, trace_row
@@ -38,7 +41,6 @@ from fa_kernels.variants import VARIANTS
 from tests.cuda.fake_cupy import fake_cupy, on_gpu
 
 FLASH = "04_flash_q_outer"
-KERNELS = [FLASH, f"{FLASH}_backward"]
 PROBLEM = AttentionProblem(2, 3, 33, 47, 20, "float16", "bottom_right")
 CASES = [Case(PROBLEM, Tiling(16, 32)), Case(replace(PROBLEM, dtype="float32"), Tiling(33, 17))]
 
@@ -160,34 +162,35 @@ def copying(*args: Any, **options: Any) -> Any:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[dict[str, Tally], list[str]]]:
-    """Runs `verify` on two cases with `run` as the flash kernel: tallies and what was said."""
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], tuple[Tally, list[str]]]:
+    """Verifies two cases with `run` as the flash kernel: what was found, and what was said."""
     monkeypatch.setitem(sys.modules, "cupy", np)
-    monkeypatch.setattr(subject, "precompile", lambda *a: 0)
+    monkeypatch.setattr(subject, "load_in_parallel", lambda plans, threads: len(list(plans)))
+    monkeypatch.setattr(subject.memory, "free_large_pools", lambda: None)
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(subject, "cases", lambda: iter(CASES))
     monkeypatch.setattr(subject, "option_cases", lambda: iter(()))
-    monkeypatch.setattr(subject, "backward_cases", lambda: iter(()))
     monkeypatch.setattr(subject, "repeats_agree", lambda variant, dtype: [])
     monkeypatch.setattr(subject, "_poison", lambda problem, variant: None)
     monkeypatch.setattr(subject, "trace_agrees", lambda variant, dtype, masked: [])
 
-    def with_run(run: Run) -> tuple[dict[str, Tally], list[str]]:
+    def with_run(run: Run) -> tuple[Tally, list[str]]:
         # Alone: flash_q_outer_one_block is the same kernel with an option.
         flash = replace(VARIANTS["flash_q_outer"], run=run)
         monkeypatch.setattr(subject, "VARIANTS", {"flash_q_outer": flash})
         said: list[str] = []
-        return verify(["flash_q_outer"], said.append), said
+        tally = Tally(say=said.append)
+        verify_forward(FLASH, Share(), tally)
+        return tally, said
 
     return with_run
 
 
 def test_a_right_kernel_passes(gpu: Callable[[Run], Any]) -> None:
-    tallies, said = gpu(honest)
-    tally = tallies[FLASH]
+    tally, said = gpu(honest)
     # Two cases; NaN and inf, a trace with and without a block mask, repeats, in three dtypes each.
-    assert (list(tallies), tally.cases, tally.failures, tally.skipped) == (KERNELS, 17, 0, 0)
-    assert not any(text.startswith("FAIL") for text in said)
+    assert (tally.cases, tally.failures, tally.skipped, tally.compiled) == (17, 0, 0, 4)
+    assert said == []
     errors = tally.variants["flash_q_outer"].max_abs_err
     assert set(errors) == {"out", "lse"}
     assert 0 < errors["out"]["float32"] < errors["out"]["float16"] < 0.01
@@ -215,8 +218,8 @@ def test_options_are_among_the_cases(
     monkeypatch.setattr(subject, "cases", one_of_each_option)
     count = len(list(one_of_each_option()))
     assert count >= 8
-    assert gpu(honest)[0][FLASH].failures == 0
-    assert gpu(without_extras)[0][FLASH].failures == count
+    assert gpu(honest)[0].failures == 0
+    assert gpu(without_extras)[0].failures == count
 
 
 def test_the_option_cases_hold_every_option_in_every_dtype() -> None:
@@ -253,8 +256,8 @@ def test_the_option_cases_hold_every_option_in_every_dtype() -> None:
 def test_a_wrong_kernel_fails_every_case_in_words(
     run: Run, sentence: str, gpu: Callable[[Run], Any]
 ) -> None:
-    tallies, said = gpu(run)
-    assert tallies[FLASH].failures >= 2
+    tally, said = gpu(run)
+    assert tally.failures >= 2
     failures = [text for text in said if text.startswith("FAIL flash_q_outer Case")]
     assert len(failures) == 2 and all(sentence in text for text in failures), failures
 
@@ -263,7 +266,7 @@ def test_a_case_this_gpu_cannot_hold_is_counted_as_refused(
     gpu: Callable[[Run], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 1024)
-    tally = gpu(crashing)[0][FLASH]
+    tally = gpu(crashing)[0]
     assert tally.cases == 9, "traces and repeats are of one small shape"
     assert (tally.failures, tally.skipped) == (0, 8)
 
@@ -277,9 +280,9 @@ def spreading(*args: Any, **options: Any) -> Any:
 
 
 def test_a_kernel_that_spreads_nan_fails(gpu: Callable[[Run], Any]) -> None:
-    tallies, said = gpu(spreading)
-    assert tallies[FLASH].failures == 6, "NaN and inf, in three dtypes"
-    assert "nan in one query row reaches another row (float16)" in said[1]
+    tally, said = gpu(spreading)
+    assert tally.failures == 6, "NaN and inf, in three dtypes"
+    assert "nan in one query row reaches another row (float16)" in said[0]
 
 
 def test_all_variants_of_the_named_ones_kernel_are_verified(
@@ -293,17 +296,81 @@ def test_all_variants_of_the_named_ones_kernel_are_verified(
         seen.add(variant.name)
         return ["wrong"] if variant.control_for else []
 
-    monkeypatch.setattr(subject, "precompile", lambda *a: 0)
     monkeypatch.setattr(subject, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(subject, "load_in_parallel", lambda plans, threads: 0)
     monkeypatch.setattr(subject, "cases", lambda: iter(()))
     monkeypatch.setattr(subject, "option_cases", lambda: iter(()))
-    monkeypatch.setattr(subject, "backward_cases", lambda: iter(()))
     monkeypatch.setattr(subject, "repeats_agree", lambda variant, dtype: [])
     monkeypatch.setattr(subject, "nan_leaves_its_row", check)
     monkeypatch.setattr(subject, "trace_agrees", check)
-    tallies = verify(["flash_q_outer"], lambda text: None)
-    assert seen == {"flash_q_outer", "flash_q_outer_one_block"}
-    assert list(tallies) == KERNELS and tallies[FLASH].failures == 12
+    tally = Tally()
+    verify_forward(FLASH, Share(), tally)
+    assert seen == {"flash_q_outer", "flash_q_outer_one_block"} and tally.failures == 12
+
+
+# -- kernel by kernel -----------------------------------------------------------------------
+
+
+def test_kernels_of_a_variant_are_its_forward_and_its_backward() -> None:
+    assert kernels_of(["flash_q_outer"]) == [FLASH, f"{FLASH}_backward"]
+    assert set(kernels_of([])) == set(kernel_names())
+
+
+def test_kernels_whose_record_holds_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verified_run, "current_arch", lambda: "sm_90")
+    status = {FLASH: "verified", f"{FLASH}_backward": "pending: no GPU"}
+    monkeypatch.setattr(verified_run, "kernel_status", lambda kernel, arch: status[kernel])
+    assert kernels_of(["flash_q_outer"], only_unverified=True) == [f"{FLASH}_backward"]
+
+
+@pytest.mark.parametrize("of", [1, 3, 8])
+def test_every_build_stands_in_one_share(of: int) -> None:
+    plans = [VARIANTS["flash_q_outer"].plan(case.problem, case.tiling) for case in option_cases()]
+    sizes = []
+    for plan in plans:
+        assert sum(Share(i, of).has(plan) for i in range(of)) == 1
+    for i in range(of):
+        sizes.append(sum(Share(i, of).has(plan) for plan in plans))
+    assert min(sizes) > 0.3 * len(plans) / of, "shares are of one order"
+
+
+def test_shares_together_are_the_whole(gpu: Callable[[Run], Any]) -> None:
+    whole, _ = gpu(honest)  # also puts the stand-ins in
+    parts = [Tally() for _ in range(3)]
+    for i, part in enumerate(parts):
+        verify_forward(FLASH, Share(i, 3), part)
+    total = Tally()
+    for part in parts:
+        total.add(part)
+    assert (total.cases, total.compiled) == (whole.cases, whole.compiled)
+    assert total.variants == whole.variants
+
+
+def test_a_kernel_cut_short_is_not_given(
+    gpu: Callable[[Run], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu(honest)
+    said: list[str] = []
+    found = dict(verify([FLASH], said.append, seconds=60))
+    assert (found[FLASH].cases, said) == (17, [])
+    assert dict(verify([FLASH], said.append, seconds=-1)) == {}
+    assert said == [f"{FLASH} was cut short by the time limit: nothing of it is recorded."]
+    with pytest.raises(OutOfTime):
+        verify_forward(FLASH, Share(), Tally(deadline=0.0))
+
+
+def test_a_process_begins_nothing_after_the_limit() -> None:
+    """Two processes, each refuses its share before it looks for a GPU."""
+    said: list[str] = []
+    assert dict(verify([FLASH], said.append, jobs=2, seconds=-1)) == {}
+    assert len(said) == 1 and "cut short" in said[0]
+
+
+def test_each_case_can_be_said(gpu: Callable[[Run], Any]) -> None:
+    gpu(honest)
+    said: list[str] = []
+    verify_forward(FLASH, Share(), Tally(say=said.append, verbose=True))
+    assert len(said) == 17 and all(" s flash_q_outer" in text for text in said)
 
 
 # -- traces ---------------------------------------------------------------------------------
@@ -366,15 +433,15 @@ def test_a_wrong_trace_does_not(what: str, name: str, traced: Callable[..., list
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match=r"variants \['flash'\] are not known: .*flash_q_outer"):
-        verify(["flash"])
+        kernels_of(["flash"])
 
 
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> None:
     about = {"driver": "580", "nvrtc": "13.0", "cupy": "13.6"}
-    monkeypatch.setattr(subject, "current_arch", lambda: "sm_90")
-    monkeypatch.setattr(subject, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(subject, "describe_run", lambda command, method: about)
+    monkeypatch.setattr(verified_run, "current_arch", lambda: "sm_90")
+    monkeypatch.setattr(verified_run, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(verified_run, "describe_run", lambda command, method: about)
 
 
 @pytest.mark.usefixtures("described")
