@@ -209,7 +209,7 @@ def _measure_counters(args: argparse.Namespace) -> int:
 def _measure_backward(args: argparse.Namespace) -> int:
     from fa_kernels.measure import records
 
-    taken = {"command", "backward", "label", "out", "commit"}
+    taken = {"command", "backward", "label", "out", "commit", "resume", "minutes"}
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
         sys.exit(f"--backward takes no {', '.join(sorted(other))}: leave them out.")
@@ -217,11 +217,15 @@ def _measure_backward(args: argparse.Namespace) -> int:
     from fa_kernels.measure.backward_run import record_backward
 
     root, label = args.out or records.MEASURED_DIR, args.label or "backward"
+    seconds = args.minutes and args.minutes * 60
     try:
-        folder = record_backward(root, label, _command_line(), args.commit)
+        _refuse_other_kind(args.resume, root, "backward")
+        folder, finished = record_backward(
+            root, label, _command_line(), args.resume, args.commit, seconds
+        )
     except (ValueError, FileExistsError) as error:
         sys.exit(str(error))
-    print(f"finished: {folder}")
+    print(f"{'finished' if finished else 'stopped'}: {folder}")
     return 0
 
 

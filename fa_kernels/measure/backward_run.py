@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,17 +28,19 @@ MAX_PASS_MS = 2000.0
 MEMORY_SHAPE = {"batch": 1, "nheads": 2, "head_dim": 64, "dtype": "float16"}
 
 
+def memory_problems() -> list[AttentionProblem]:
+    """N alone grows: for memory, not timed (two heads leave most of a GPU idle)."""
+    sizes = [2**exponent for exponent in range(10, 17)]
+    return [AttentionProblem(seqlen_q=n, seqlen_k=n, **MEMORY_SHAPE) for n in sizes]  # type: ignore[arg-type]
+
+
 def problems() -> list[AttentionProblem]:
-    """The explorer's shapes at d = 64 in two dtypes, and at d = 128; then N alone, for memory."""
-    found = [
+    """`memory_problems`; then the explorer's shapes at d = 64 in two dtypes, and at d = 128."""
+    return memory_problems() + [
         AttentionProblem.of_tokens(n, d, dtype)
         for dtype, d in (("float16", 64), ("float32", 64), ("float16", 128))
         for n in (512, 1024, 2048, 4096, 8192, 16384)
     ]
-    for exponent in range(10, 17):
-        n = 2**exponent
-        found.append(AttentionProblem(seqlen_q=n, seqlen_k=n, **MEMORY_SHAPE))  # type: ignore[arg-type]
-    return found
 
 
 @dataclass
@@ -82,13 +85,17 @@ class _Training:
 
 
 def measure_backward(
-    problem: AttentionProblem, flush: timing.Flush, estimates: dict[tuple[Any, ...], float]
+    problem: AttentionProblem,
+    flush: timing.Flush,
+    estimates: dict[tuple[Any, ...], float],
+    timed: bool = True,
 ) -> Iterator[records.Row]:
     """Rows of every algorithm with a backward pass at one problem; checked before they are timed.
 
     Passes: "fwd" and "bwd" have latencies, "bwd" also counted bytes and, where it is another
     launch, the latency of a deterministic dq; "both" has the memory of a step beside its inputs.
-    `estimates` holds milliseconds per score of earlier problems, and learns.
+    Without `timed` only that memory and the bytes. `estimates` holds milliseconds per score of
+    earlier problems, and learns.
     """
     memory.free_pools()
     q, k, v = random_inputs(problem)
@@ -99,7 +106,7 @@ def measure_backward(
         for variant in VARIANTS.values()
         if variant.backward is not None and problem.dtype in variant.dtypes
     ]
-    timed: list[tuple[_Training, str, str, Callable[[], Any], float, float]] = []
+    to_time: list[tuple[_Training, str, str, Callable[[], Any], float, float]] = []
     for step in steps:
         key = (problem.dtype, problem.head_dim, problem.heads, step.variant.name)
         verdict = _verdict(problem, step, estimates.get(key))
@@ -113,12 +120,12 @@ def measure_backward(
             truths["gradients"] = BackwardTruth([q, k, v], d_out, problem)
         found, entries = _check(problem, step, truths, flush)
         yield from found
-        timed += entries
+        to_time += entries if timed else []
         for _, pass_, metric, _, first_ms, _ in entries:
             if (pass_, metric) == ("bwd", "latency_ms"):
                 estimates[key] = first_ms / (problem.seqlen_q * problem.seqlen_k)
-    latencies = timing.time_interleaved([e[3] for e in timed], flush, [e[4] for e in timed])
-    for (step, pass_, metric, _, _, error), latency in zip(timed, latencies, strict=True):
+    latencies = timing.time_interleaved([e[3] for e in to_time], flush, [e[4] for e in to_time])
+    for (step, pass_, metric, _, _, error), latency in zip(to_time, latencies, strict=True):
         assert latency is not None
         row = row_of(problem, step.contender, metric, value=latency.median, error=error)
         yield replace(row, pass_=pass_, p20=latency.p20, p80=latency.p80, n=latency.n)
@@ -199,28 +206,62 @@ def _plans(work: list[AttentionProblem]) -> Iterator[Any]:
                 yield backward.plan(problem, tiling, **options)
 
 
+def _left(problem: AttentionProblem, rows: Sequence[records.Row]) -> bool:
+    """True if a run with `rows` lacks this problem; its rows are written all at once."""
+    return not any(row.problem == problem for row in rows)
+
+
 def record_backward(
     root: Path,
     label: str,
     command: str,
+    resume: str | None = None,
     commit: str | None = None,
+    seconds: float | None = None,
     say: Callable[[str], None] = print,
-) -> Path:
-    """Measure every problem into a new run of kind "backward"; its folder.
+) -> tuple[Path, bool]:
+    """Measure every problem into a run of kind "backward"; its folder, and whether it is whole.
+
+    A problem's rows are written together, so that a run that was stopped resumes with the problem
+    it was at. None is begun after `seconds`.
 
     Raises:
-        FileExistsError: a run of this id is there.
-        ValueError: a label that makes no valid run id.
+        FileExistsError: a new run would have the id of one that is there.
+        ValueError: a label that makes no valid run id, or a run to resume that is not valid.
     """
-    folder = start_run(label, command, root, commit=commit)
-    write_about(folder, {**records.load_run(folder.name, root).about, "kind": "backward"})
-    work = problems()
-    say(f"compiled {load_in_parallel(_plans(work))} kernels")
+    start = time.monotonic()
+    folder = start_run(label, command, root, resume, commit)
+    records.load_run.cache_clear()
+    run = records.load_run(folder.name, root)
+    if resume is None:
+        write_about(folder, {**run.about, "kind": "backward"})
+    work = [problem for problem in problems() if _left(problem, run.rows)]
+    say(f"{len(run.rows)} rows recorded, {len(work)} problems to do")
+    say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")
     flush, estimates = timing.Flush(), dict[tuple[Any, ...], float]()
+    untimed = memory_problems()
     for number, problem in enumerate(work):
-        found = list(measure_backward(problem, flush, estimates))
+        elapsed = time.monotonic() - start
+        if seconds is not None and elapsed > seconds:
+            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
+            return folder, False
+        found = list(measure_backward(problem, flush, estimates, problem not in untimed))
         records.append_rows(folder, found)
-        times = {f"{r.variant} {r.pass_}": r.median for r in found if r.metric == "latency_ms"}
-        text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
-        say(f"[{number + 1}/{len(work)}] {problem.describe()}: {text} ms")
-    return folder
+        said = f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: "
+        say(said + _summary(found))
+    return folder, True
+
+
+def _summary(rows: Sequence[records.Row]) -> str:
+    parts = [
+        f"{row.variant} {row.pass_} {row.median:.3g} ms"
+        for row in rows
+        if row.metric == "latency_ms" and row.median is not None
+    ]
+    parts += [
+        f"{row.variant} {row.median / GIB:.3g} GiB"
+        for row in rows
+        if row.metric == "extra_mem_bytes" and row.median is not None
+    ]
+    parts += [f"{row.variant} {row.status}" for row in rows if row.status != "ok"]
+    return ", ".join(parts)
