@@ -235,6 +235,7 @@ def record_backward(
     run = records.load_run(folder.name, root)
     if resume is None:
         write_about(folder, {**run.about, "kind": "backward"})
+        records.load_run.cache_clear()
     work = [problem for problem in problems() if _left(problem, run.rows)]
     say(f"{len(run.rows)} rows recorded, {len(work)} problems to do")
     say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")

@@ -27,6 +27,8 @@ from fa_kernels.problem import AttentionProblem
 
 #: Scores of a call from which on only some of its k/v heads are checked: seconds on a GPU.
 SCORES_OF_ALL_HEADS = 2**33
+#: Elements of q, k and v from which on likewise: their gradients are held in float64 four times.
+ELEMENTS_OF_ALL_HEADS = 2**28
 NAMES = ("dq", "dk", "dv")
 
 
@@ -69,7 +71,9 @@ def sample_kv_heads(problem: AttentionProblem, seed: int = 0) -> list[tuple[int,
     batches = 1 if problem.packed is not None else problem.batch
     count = batches * problem.nheads_kv
     scores = problem.heads * problem.seqlen_q * problem.seqlen_k
-    some = max(2, count * SCORES_OF_ALL_HEADS // max(1, scores))
+    elements = math.prod(problem.q_shape) + 2 * math.prod(problem.kv_shape)
+    by_scores = count * SCORES_OF_ALL_HEADS // max(1, scores)
+    some = max(2, min(by_scores, count * ELEMENTS_OF_ALL_HEADS // max(1, elements)))
     chosen = np.arange(count)
     if some < count:
         inner = np.random.default_rng(seed).choice(count - 2, some - 2, replace=False) + 1

@@ -74,23 +74,33 @@ class Tally:
     def count(self, check: Callable[[], list[str]], what: str) -> None:
         """One more case: what `check` finds is said; an exception is a fault like any other.
 
+        Only a case that does not fit into the GPU's memory is left out, and said.
+
         Raises:
             OutOfTime: the deadline has passed.
         """
         start = time.time()
         if start > self.deadline:
             raise OutOfTime
-        self.cases += 1
         try:
             with np.errstate(invalid="ignore"):
                 faults = check()
+        except MemoryError as error:
+            self.leave_out(what, error)
+            return
         except Exception as error:  # the other cases still run
             faults = [f"{type(error).__name__}: {error}"]
+        self.cases += 1
         if faults:
             self.failures += 1
             self.say(f"FAIL {what}: {'; '.join(faults)[:600]}")
         elif self.verbose:
             self.say(f"{time.time() - start:.3f} s {what}")
+
+    def leave_out(self, what: str, why: object) -> None:
+        """One case less: it cannot run on this GPU, which is no fault."""
+        self.skipped += 1
+        self.say(f"left out {what}: {why}")
 
     def note(self, variant: str, dtype: str, check: Check) -> None:
         """Take in the errors of a case that passed."""

@@ -211,8 +211,12 @@ def verify_forward(kernel: str, share: Share, tally: Tally, threads: int = 32) -
             work.append((seed, case, takers))
     tally.compiled += load_in_parallel(_builds(work), threads)
     for seed, case, takers in work:
-        inputs, extras = make_inputs(case, seed, cupy), make_extras(case, seed, cupy)
-        truth = Truth(inputs, case.problem, extras=extras, rows=_rows(case.problem))
+        try:
+            inputs, extras = make_inputs(case, seed, cupy), make_extras(case, seed, cupy)
+            truth = Truth(inputs, case.problem, extras=extras, rows=_rows(case.problem))
+        except MemoryError as error:
+            tally.leave_out(str(case), error)
+            continue
         for variant, plan in takers:
             if plan.smem_bytes > smem_limit_bytes():
                 tally.skipped += 1

@@ -181,7 +181,11 @@ def verify_backward(kernel: str, share: Share, tally: Tally, threads: int = 32) 
             work.append((seed, case, takers))
     tally.compiled += load_in_parallel(_builds(work, limit), threads)
     for seed, case, takers in work:
-        on = BackwardInputs.of(case, seed)
+        try:
+            on = BackwardInputs.of(case, seed)
+        except MemoryError as error:
+            tally.leave_out(str(case), error)
+            continue
         for variant, plan in takers:
             if plan.smem_bytes > limit:
                 tally.skipped += 1

@@ -271,6 +271,16 @@ def test_a_case_this_gpu_cannot_hold_is_counted_as_refused(
     assert (tally.failures, tally.skipped) == (0, 8)
 
 
+def too_large(*args: Any, **options: Any) -> Any:
+    raise MemoryError("Out of memory allocating 17,716,740,096 bytes")
+
+
+def test_a_case_that_does_not_fit_is_left_out_and_said(gpu: Callable[[Run], Any]) -> None:
+    tally, said = gpu(too_large)
+    assert (tally.failures, tally.skipped, tally.cases) == (0, 8, 9)
+    assert said[0].startswith("left out flash_q_outer Case") and "Out of memory" in said[0]
+
+
 def spreading(*args: Any, **options: Any) -> Any:
     """NaN in one query row reaches the row above."""
     out, lse, traffic = honest(*args, **options)
