@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from fa_kernels.measure.point import UNTILED
@@ -123,6 +124,22 @@ def test_counters_are_of_checked_calls_and_add_up(run: Run) -> None:
             level = metric.removesuffix("_bytes")
             parts = [of[problem, contender, f"{level}_{way}_bytes"] for way in ("read", "write")]
             assert value == sum(part for part in parts if part is not None)
+
+
+@pytest.mark.parametrize(
+    ("variant", "slope", "within"), [("flash_q_outer", 1.0, 0.05), ("standard_tiled", 2.0, 0.05)]
+)
+def test_memory_of_a_training_step_grows_as_claimed(
+    variant: str, slope: float, within: float
+) -> None:
+    """Peak memory of forward and backward beside the inputs, over N alone from 4K to 64K."""
+    (run_id,) = list_runs(kind="backward")[:1]
+    shapes = {"batch": 1, "nheads": 2, "head_dim": 64, "dtype": "float16", "status": "ok"}
+    rows = load_run(run_id).select(variant=variant, metric="extra_mem_bytes", **shapes)
+    n, peak = np.array([(r.seqlen_q, r.median) for r in rows if r.seqlen_q >= 4096]).T
+    assert (n.min(), n.max()) == (4096, 65536)
+    fitted, _ = np.polyfit(np.log(n), np.log(peak), 1)
+    assert fitted == pytest.approx(slope, abs=within)
 
 
 def test_the_schema_files_say_what_the_loader_reads() -> None:
