@@ -87,8 +87,8 @@ types: test-env ## Check the types
 unit: test-env ## Unit tests, without the notebooks and the browser
 	$(BIN)/pytest -n 2 -m "not notebook and not browser"
 
-compile-all: test-env ## Compile every CUDA kernel with NVRTC; needs no GPU
-	$(BIN)/python -m fa_kernels compile-all
+compile-all: test-env ## Compile every CUDA kernel with NVRTC; needs no GPU; ARGS=--record
+	$(BIN)/python -m fa_kernels compile-all $(ARGS)
 
 notebooks: test-env ## Execute every notebook from top to bottom
 	$(BIN)/pytest -n 2 -m notebook tests/test_notebooks.py

@@ -42,6 +42,12 @@ _LAZY = {
     "checkpointing": ("fa_kernels.widgets.checkpointing", "checkpointing"),
     "gradient_check": ("fa_kernels.widgets.gradient_check", "gradient_check"),
     "dropout_mask": ("fa_kernels.widgets.dropout_mask", "dropout_mask"),
+    "rung_reader": ("fa_kernels.widgets.rung_reader", "rung_reader"),
+    "resources": ("fa_kernels.widgets.resources", "resources"),
+    "instruction_mix": ("fa_kernels.widgets.instruction_mix", "instruction_mix"),
+    "ladder": ("fa_kernels.widgets.ladder", "ladder"),
+    "roofline": ("fa_kernels.widgets.roofline", "roofline"),
+    "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
 }
 
 __all__ = [

@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--backward", action="store_true", help="backward passes: time, bytes and memory instead"
     )
+    measure.add_argument(
+        "--speed", action="store_true", help="the fast kernels beside their peers instead"
+    )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
     for name in ("seqlens", "head-dims", "sram-kib"):
@@ -72,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
 
     compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
     compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
+    compile_all.add_argument(
+        "--record",
+        action="store_true",
+        help="instead write registers, occupancy and instructions to data/compiled",
+    )
     return parser
 
 
@@ -155,7 +163,9 @@ def _measure(args: argparse.Namespace) -> int:
     if args.counters:
         return _measure_counters(args)
     if args.backward:
-        return _measure_backward(args)
+        return _measure_special(args, "backward")
+    if args.speed:
+        return _measure_special(args, "speed")
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
 
@@ -206,23 +216,24 @@ def _measure_counters(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure_backward(args: argparse.Namespace) -> int:
+def _measure_special(args: argparse.Namespace, kind: str) -> int:
+    """A run of kind "backward" or "speed", which have shapes of their own."""
     from fa_kernels.measure import records
 
-    taken = {"command", "backward", "label", "out", "commit", "resume", "minutes"}
+    taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
-        sys.exit(f"--backward takes no {', '.join(sorted(other))}: leave them out.")
+        sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
     _refuse_without_gpu("measure")
     from fa_kernels.measure.backward_run import record_backward
+    from fa_kernels.measure.speed_run import record_speed
 
-    root, label = args.out or records.MEASURED_DIR, args.label or "backward"
+    record = record_backward if kind == "backward" else record_speed
+    root, label = args.out or records.MEASURED_DIR, args.label or kind
     seconds = args.minutes and args.minutes * 60
     try:
-        _refuse_other_kind(args.resume, root, "backward")
-        folder, finished = record_backward(
-            root, label, _command_line(), args.resume, args.commit, seconds
-        )
+        _refuse_other_kind(args.resume, root, kind)
+        folder, finished = record(root, label, _command_line(), args.resume, args.commit, seconds)
     except (ValueError, FileExistsError) as error:
         sys.exit(str(error))
     print(f"{'finished' if finished else 'stopped'}: {folder}")
@@ -269,7 +280,23 @@ def _figures(args: argparse.Namespace) -> int:
 def _compile_all(args: argparse.Namespace) -> int:
     from fa_kernels.measure.compile_all import compile_all
 
+    if args.record:
+        return _record_compiled()
     return int(compile_all(verbose=args.verbose) > 0)
+
+
+def _record_compiled() -> int:
+    from fa_kernels.measure.compiled_run import record_compiled
+
+    try:
+        written = record_compiled(_command_line())
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error}: CuPy carries NVRTC, `pip install cupy-cuda13x`; no GPU is needed.")
+    except (FileNotFoundError, RuntimeError) as error:
+        sys.exit(str(error))
+    for path in written:
+        print(f"wrote {path}")
+    return 0
 
 
 def _command_line() -> str:

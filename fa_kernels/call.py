@@ -18,12 +18,12 @@ from fa_kernels.cuda.verified import unverified
 from fa_kernels.extras import Extras
 from fa_kernels.options import check_saved, problem_and_extras
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
-from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import capacity
-from fa_kernels.variants import VARIANTS, Variant, find_variant
+from fa_kernels.variants import VARIANTS, Variant, find_variant, with_backward
 
 #: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
-AUTO_ORDER = ("flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
+AUTO_ORDER = ("flash_mma", "flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,8 @@ def checked_backward_call(
 ) -> Call:
     """As `checked_call`, for `fa.attention_backward`; `tensors`: d_out, q, k, v, out, lse.
 
-    The variant of the call has a backward pass; it is the partner of a control that has none.
+    The variant of the call has a backward pass: of one that has none, it is the partner whose
+    algorithm that one runs.
     """
     d_out, q, k, v, out, lse = tensors
     call = _chosen((q, k, v), variant, tiling, backend, options, backward=True)
@@ -118,8 +119,8 @@ def _chosen(
             f"dtype = {problem.dtype} runs on backend 'numpy' alone, the kernels take "
             f"{', '.join(ITEMSIZE)}: cast q, k and v to float32, or copy them to the host."
         )
-    chosen = _pick_variant(variant, problem, backend, backward)
-    default: Callable[[int, int, int], Tiling] = default_tiling
+    chosen = _pick_variant(variant, problem, tiling, backend, backward)
+    default = chosen.default_tiling
     if backward:
         assert chosen.backward is not None  # or it would have been refused
         default = chosen.backward.default_tiling
@@ -138,9 +139,11 @@ def _takes_dtype(variant: Variant, dtype: str) -> bool:
     return dtype in variant.dtypes or (dtype == "float64" and "float32" in variant.dtypes)
 
 
-def _pick_variant(name: str, problem: AttentionProblem, backend: str, backward: bool) -> Variant:
+def _pick_variant(
+    name: str, problem: AttentionProblem, tiling: Tiling | None, backend: str, backward: bool
+) -> Variant:
     if name == "auto":
-        return _auto_variant(problem, backend, backward)
+        return _auto_variant(problem, tiling, backend, backward)
     chosen = find_variant(name)
     if not _takes_dtype(chosen, problem.dtype):
         raise NotImplementedError(
@@ -152,17 +155,20 @@ def _pick_variant(name: str, problem: AttentionProblem, backend: str, backward: 
         raise NotImplementedError(
             f"variant = {name!r} does not take a block_mask: use one of {able}."
         )
-    if backward and chosen.backward is None and chosen.control_for is not None:
-        chosen = VARIANTS[chosen.control_for]
-    if backward and chosen.backward is None:
+    if not backward:
+        return chosen
+    partner = with_backward(chosen)
+    if partner is None:
         able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.backward is not None)
         raise NotImplementedError(
             f"variant = {name!r} has no backward pass: use 'auto' or one of {able}."
         )
-    return chosen
+    return partner
 
 
-def _auto_variant(problem: AttentionProblem, backend: str, backward: bool) -> Variant:
+def _auto_variant(
+    problem: AttentionProblem, tiling: Tiling | None, backend: str, backward: bool
+) -> Variant:
     known = [
         VARIANTS[name]
         for name in AUTO_ORDER
@@ -170,17 +176,38 @@ def _auto_variant(problem: AttentionProblem, backend: str, backward: bool) -> Va
         and (problem.block_mask is None or VARIANTS[name].block_sparse)
         and (not backward or VARIANTS[name].backward is not None)
     ]
-    if backend == "numpy":
-        return known[0]  # the specification itself: there is no kernel to verify
-    pending = unverified()
+    # NumPy runs the specification itself: there is no kernel to verify.
+    pending = unverified() if backend == "cuda" else {}
     for variant in known:
-        if _kernel_of(variant, backward) not in pending:
+        ready = _kernel_of(variant, backward) not in pending
+        if ready and _can_have(variant, problem, tiling, backend):
             return variant
     what = "no backward kernel" if backward else "no kernel"
     raise NotImplementedError(
         f"{what} for {problem.dtype} is verified on a GPU ({pending}): "
         "run `make verify`, or name a variant."
     )
+
+
+def _can_have(
+    variant: Variant, problem: AttentionProblem, tiling: Tiling | None, backend: str
+) -> bool:
+    """False if "auto" has to leave the call to the variant whose algorithm this one runs.
+
+    Its units may not take these tiles, or not be there. Of other variants what does not fit is
+    refused, in words.
+    """
+    if variant.same_algorithm is None:
+        return True
+    tiling = _checked_tiling(tiling, problem, backend, variant.default_tiling)
+    try:
+        plan = variant.plan(problem, tiling)
+        if backend == "cuda":
+            refuse_old_gpu(variant.kernel, variant.min_arch)
+            refuse_on_this_gpu(plan, problem, tiling)
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 def _kernel_of(variant: Variant, backward: bool) -> str:

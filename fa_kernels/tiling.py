@@ -57,10 +57,31 @@ def flash_smem(block_m: int, block_n: int, head_dim: int, itemsize: int) -> Smem
     )
 
 
-def with_block_mask(
-    layout: SmemLayout, tiling: Tiling, mask_block_m: int, mask_block_n: int
+#: What head_dim is padded to inside of 05_flash_mma: whole 64-byte lines of 16-bit elements.
+MMA_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+
+
+def mma_head_dim(head_dim: int) -> int:
+    """head_dim as 05_flash_mma holds it on chip, padded with zeros."""
+    return next(padded for padded in MMA_HEAD_DIMS if padded >= head_dim)
+
+
+def flash_mma_smem(
+    block_m: int, block_n: int, head_dim: int, itemsize: int = 2, stages: int = 2
 ) -> SmemLayout:
-    """`layout` and the blocks of a block mask that one tile can touch, a byte each.
+    """Layout of 05: Q, where O passes through at the end, and `stages` of K and V; 16-bit."""
+    row_bytes = 2 * mma_head_dim(head_dim)
+    kv_bytes = stages * row_bytes * block_n
+    return SmemLayout(
+        parts=(("Q", row_bytes * block_m), ("K", kv_bytes), ("V", kv_bytes)),
+        accumulator_bytes=2 * row_bytes * block_m,
+    )
+
+
+def with_block_mask(
+    layout: SmemLayout, tiling: Tiling, mask_block_m: int, mask_block_n: int, copies: int = 1
+) -> SmemLayout:
+    """`layout` and the blocks of a block mask that one tile can touch, a byte each, `copies` times.
 
     A tile that lies within one block is kept whole or not at all and looks at none.
     """
@@ -68,7 +89,7 @@ def with_block_mask(
         return layout
     rows = -(-(tiling.block_m - 1) // mask_block_m) + 1
     cols = -(-(tiling.block_n - 1) // mask_block_n) + 1
-    part = ("block mask", round_up(rows * cols, 16))
+    part = ("block mask", copies * round_up(rows * cols, 16))
     return SmemLayout((*layout.parts, part), layout.accumulator_bytes)
 
 

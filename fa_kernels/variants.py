@@ -2,163 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from fa_kernels.cuda import plan as plans
-from fa_kernels.cuda import plan_backward, run_backward
+from fa_kernels.cuda import plan_backward, plan_mma, run_backward
 from fa_kernels.cuda import run as runs
-from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.problem import ITEMSIZE, AttentionProblem
+from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference import backward_flash, backward_standard, flash
 from fa_kernels.reference.naive import standard_naive
 from fa_kernels.reference.standard import standard_tiled
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic import backward, model
 from fa_kernels.traffic.model import Traffic
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of device memory of one forward call."""
-
-    input_bytes: int
-    output_bytes: int
-    workspace_bytes: int
-
-    @property
-    def extra_bytes(self) -> int:
-        """What the call allocates on top of its inputs: out, lse and the workspace."""
-        return self.output_bytes + self.workspace_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """Inputs, outputs and workspace."""
-        return self.input_bytes + self.extra_bytes
-
-
-@dataclass(frozen=True, repr=False)
-class Backward:
-    """The gradients of one algorithm: its kernel, its specification in NumPy and its models.
-
-    `reference(d_out, q, k, v, out, lse, problem, tiling, hbm, extras=, deterministic=)` and
-    `run(d_out, q, k, v, out, lse, problem, tiling, extras=, deterministic=, count_traffic=)` share
-    one signature over NumPy and CuPy arrays and give dq, dk, dv; `paper` and `launched`, which also
-    takes `deterministic=`, give HBM traffic; `plan` gives what would be compiled and launched;
-    `default_tiling(head_dim, itemsize, limit_bytes)` what a tiling of None stands for.
-    `workspace_bytes` is the memory of a call beside dq, dk and dv. `saved` names the tensors that
-    the algorithm keeps from its forward beside q, k and v; the front door gives every algorithm
-    out and lse, and 02 rebuilds its p, which its workspace then holds.
-    """
-
-    kernel: str
-    summary: str
-    source: str
-    reference: Callable[..., tuple[Any, Any, Any]]
-    run: Callable[..., tuple[Any, Any, Any, Traffic | None]]
-    plan: Callable[..., LaunchPlan]
-    paper: Callable[[AttentionProblem, Tiling], Traffic]
-    launched: Callable[..., Traffic]
-    workspace_bytes: Callable[[AttentionProblem], int]
-    saved: tuple[str, ...]
-    default_tiling: Callable[[int, int, int], Tiling] = plan_backward.default_backward_tiling
-
-    def __repr__(self) -> str:
-        return f"<backward: {self.summary} ({self.source}; kernel {self.kernel})>"
-
-    def tiling_for(self, problem: AttentionProblem, limit_bytes: int) -> Tiling:
-        """The default tiling for a GPU that gives a block `limit_bytes`, clipped to the lengths."""
-        tiling = self.default_tiling(problem.head_dim, problem.itemsize, limit_bytes)
-        return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
-
-    def has_loose_dq(self, problem: AttentionProblem, tiling: Tiling) -> bool:
-        """True if dq is repeatable only where `deterministic` asks for another build."""
-        off, on = (self.plan(problem, tiling, deterministic=d) for d in (False, True))
-        return off.macros != on.macros
-
-    def saved_bytes(self, problem: AttentionProblem) -> int:
-        """Bytes that live from the forward to the backward pass, beside q, k and v."""
-        sizes = {
-            "p": _scores(problem),
-            "out": problem.q_bytes,
-            "lse": problem.lse_bytes,
-        }
-        return sum(sizes[name] for name in self.saved)
-
-
-@dataclass(frozen=True, repr=False)
-class Variant:
-    """One algorithm: its kernel, its specification in NumPy and its models.
-
-    `reference(q, k, v, problem, tiling, hbm)` and `run(q, k, v, problem, tiling, count_traffic=)`
-    share one signature over NumPy and CuPy arrays; `paper` and `launched` give HBM traffic;
-    `plan` gives what would be compiled and launched; `workspace_bytes` the memory beside the
-    outputs: S and P, or partial O and l. `control_for` names the variant that this one differs
-    from in one way only, to show what that one thing costs: it is in every check and table, but no
-    page that compares algorithms shows it and "auto" never takes it. `tiled`: tile sizes mean
-    something. `block_sparse`, `traced`: it takes a block mask, it can record a row for the stepper.
-    `normalised`: the accumulator is divided by l at every visit, not once at the end.
-    `keeps_scores_on_chip`: S and P never reach HBM. `law` is how its HBM accesses grow, as the
-    papers state it. `roundings` counts how often O is rounded to the io dtype on its way.
-    `backward` gives the gradients, for those that have a backward pass of their own.
-    """
-
-    name: str
-    kernel: str
-    label: str
-    summary: str
-    source: str
-    reference: Callable[..., tuple[Any, Any]]
-    run: Callable[..., tuple[Any, Any, Traffic | None]]
-    plan: Callable[..., LaunchPlan]
-    paper: Callable[[AttentionProblem, Tiling], Traffic]
-    launched: Callable[[AttentionProblem, Tiling], Traffic]
-    workspace_bytes: Callable[[AttentionProblem], int]
-    dtypes: tuple[str, ...] = tuple(ITEMSIZE)
-    min_arch: int = 75
-    control_for: str | None = None
-    tiled: bool = True
-    block_sparse: bool = False
-    traced: bool = False
-    normalised: bool = False
-    keeps_scores_on_chip: bool = False
-    law: str = "N d + N²"
-    roundings: Callable[[AttentionProblem, Tiling], int] = lambda problem, tiling: 1
-    backward: Backward | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self.summary} ({self.source}; kernel {self.kernel})>"
-
-    def memory(self, problem: AttentionProblem) -> Memory:
-        """Predicted device memory of one call, in bytes."""
-        return Memory(
-            input_bytes=problem.q_bytes + 2 * problem.kv_bytes,
-            output_bytes=problem.q_bytes + problem.lse_bytes,
-            workspace_bytes=self.workspace_bytes(problem),
-        )
-
-    def step_bytes(self, problem: AttentionProblem) -> int:
-        """The most that forward and backward hold beside q, k, v and d_out, in bytes.
-
-        In the backward: out, lse, the gradients and its workspace. A P that was kept counts there;
-        it needs no lse to be rebuilt from.
-        """
-        backward, memory = self.backward, self.memory(problem)
-        assert backward is not None
-        unused = problem.lse_bytes if "p" in backward.saved else 0
-        gradients = problem.q_bytes + 2 * problem.kv_bytes
-        held = memory.output_bytes + gradients + backward.workspace_bytes(problem) - unused
-        return max(memory.extra_bytes, held)
-
-
-def _scores(problem: AttentionProblem) -> int:
-    """Bytes of S, which are those of P, dP and dS; of packed sequences each has the longest's."""
-    return problem.heads * problem.seqlen_q * problem.seqlen_k * problem.itemsize
+from fa_kernels.variant import Backward, Variant, scores_bytes
 
 
 def _scores_and_probabilities(problem: AttentionProblem) -> int:
-    return 2 * _scores(problem)
+    return 2 * scores_bytes(problem)
 
 
 def _nothing(problem: AttentionProblem) -> int:
@@ -185,7 +43,7 @@ def _paper_standard_backward(problem: AttentionProblem, tiling: Tiling) -> Traff
 
 def _scores_and_lse(problem: AttentionProblem) -> int:
     # P rebuilt, with its S, which then holds dP and dS, and its lse.
-    return 2 * _scores(problem) + problem.lse_bytes
+    return 2 * scores_bytes(problem) + problem.lse_bytes
 
 
 def _partial_dq(problem: AttentionProblem) -> int:
@@ -326,6 +184,7 @@ VARIANTS: dict[str, Variant] = {
             source="FlashAttention-2, Algorithm 1",
             reference=flash.flash_q_outer,
             run=runs.run_flash_q_outer,
+            prepare=runs.prepare_flash_q_outer,
             plan=plans.plan_flash_q_outer,
             paper=model.paper_flash_q_outer,
             launched=model.launched_flash_q_outer,
@@ -347,12 +206,45 @@ VARIANTS: dict[str, Variant] = {
                 saved=("out", "lse"),
             ),
         ),
+        Variant(
+            name="flash_mma",
+            kernel="05_flash_mma",
+            label="flash, tensor cores",
+            summary="the same on tensor cores, K and V copied ahead, S and P in registers",
+            source="FlashAttention-2, Algorithm 1",
+            reference=flash.flash_q_outer,
+            run=runs.run_flash_mma,
+            prepare=runs.prepare_flash_mma,
+            plan=plan_mma.plan_flash_mma,
+            paper=model.paper_flash_q_outer,
+            launched=model.launched_flash_q_outer,
+            workspace_bytes=_nothing,
+            dtypes=("float16", "bfloat16"),
+            min_arch=80,
+            block_sparse=True,
+            keeps_scores_on_chip=True,
+            law="N² d / B_r",
+            same_algorithm="flash_q_outer",
+            tile_multiple=16,
+            tensor_cores=True,
+            default_tiling=plan_mma.default_mma_tiling,
+        ),
     )
 }
-#: The algorithms that pages compare: without those that only isolate one difference.
-ALGORITHMS: dict[str, Variant] = {
+#: The rungs: without those that only isolate one difference.
+RUNGS: dict[str, Variant] = {
     name: variant for name, variant in VARIANTS.items() if variant.control_for is None
 }
+#: The algorithms that pages compare: each once, as its tiles can be chosen freely.
+ALGORITHMS: dict[str, Variant] = {
+    name: variant for name, variant in RUNGS.items() if variant.same_algorithm is None
+}
+
+
+def with_backward(variant: Variant) -> Variant | None:
+    """The variant whose gradients are those of `variant`: itself or its partner; None: neither."""
+    partner = VARIANTS.get(variant.control_for or variant.same_algorithm or "")
+    return next((v for v in (variant, partner) if v is not None and v.backward is not None), None)
 
 
 def find_variant(name: str) -> Variant:

@@ -22,6 +22,7 @@ from fa_kernels.measure.check import Truth
 from fa_kernels.measure.check_backward import NAMES, BackwardTruth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.variants import with_backward
 from tests.chain_rule import plain_gradients
 from tests.reference.problems import Arrays, plain_attention
 
@@ -100,7 +101,8 @@ def run(case: Case, variant: str, backend: str, *, deterministic: bool = False) 
     if backend == "cuda" and fa.VARIANTS[variant].control_for is not None:
         pytest.skip("its partner runs the same kernel")
     options = {**case.options, "tiling": case.tiling, "backend": backend}
-    out, lse = fa.attention(*case.inputs, variant=variant, return_lse=True, **options)
+    own = {**options, "tiling": tiling_of(case, variant)}
+    out, lse = fa.attention(*case.inputs, variant=variant, return_lse=True, **own)
     if case.d_out is None:
         return Result(out, lse, None)
     saved = (case.d_out, *case.inputs, out, lse)
@@ -112,8 +114,15 @@ def run(case: Case, variant: str, backend: str, *, deterministic: bool = False) 
 
 def backward_of(variant: str) -> str:
     """The variant itself, or the one that rounds S like naive: lse says which S it is of."""
-    own = fa.VARIANTS[variant]
-    return variant if own.backward is not None or own.control_for else "standard_tiled"
+    return variant if with_backward(fa.VARIANTS[variant]) is not None else "standard_tiled"
+
+
+def tiling_of(case: Case, variant: str) -> Tiling | None:
+    """The case's tiling, or the nearest that the variant's kernel can have."""
+    if case.tiling is None:
+        return None
+    problem = checked_call(*case.inputs, variant, case.tiling, "numpy", **case.options).problem
+    return fa.VARIANTS[variant].nearest_tiling(problem, case.tiling)
 
 
 def dense_mask(case: Case) -> np.ndarray:
@@ -182,7 +191,7 @@ def judge(case: Case, variant: str, *results: Result) -> list[str]:
     """
     with np.errstate(over="ignore"):  # finfo.min and a negative score
         want = expected(case)
-    call = checked_call(*case.inputs, variant, case.tiling, "numpy", **case.options)
+    call = checked_call(*case.inputs, variant, tiling_of(case, variant), "numpy", **case.options)
     everything = np.arange(case.inputs[0].shape[2])
     truth = Truth(case.inputs, call.problem, extras=call.extras, xp=np, rows=everything)
     faults = []

@@ -24,7 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"reference"}),
     frozenset({"traffic"}),
     frozenset({"cuda"}),
-    frozenset({"variants"}),
+    frozenset({"variant", "variants"}),
     frozenset({"options", "call", "attention"}),
     frozenset({"trace"}),
     frozenset({"integrations"}),

@@ -22,7 +22,7 @@ from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import ALGORITHMS, VARIANTS
+from fa_kernels.variants import RUNGS, VARIANTS
 from tests.reference.problems import MASKS, SHAPES, Arrays, random_inputs, random_mask
 
 
@@ -329,7 +329,8 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
         lambda: attention(
             q, k, v, variant="standard_tiled", block_mask=random_mask(17, 23, 16, 16)
         ),
-        NotImplementedError, r"'standard_tiled' does not take a block_mask: .*'flash_q_outer'\.",
+        NotImplementedError,
+        r"'standard_tiled' does not take a block_mask: .*'flash_q_outer', 'flash_mma'\.",
     ),
     "mixed dtypes": (
         lambda: attention(q, k.astype("f2"), v), ValueError,
@@ -474,8 +475,8 @@ def test_masked_arrays_are_not_taken_for_plain_ones() -> None:
 # -- "auto" ---------------------------------------------------------------------------------
 
 
-def test_auto_lists_every_algorithm_and_no_control() -> None:
-    assert sorted(AUTO_ORDER) == sorted(ALGORITHMS)
+def test_auto_lists_every_rung_and_no_control() -> None:
+    assert sorted(AUTO_ORDER) == sorted(RUNGS)
 
 
 @pytest.fixture
@@ -521,7 +522,8 @@ def test_more_host_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPat
 def test_auto_takes_the_first_variant_verified_on_a_gpu(
     launched: list[tuple[Any, Tiling]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third, last = (VARIANTS[name] for name in AUTO_ORDER)
+    able = [VARIANTS[name] for name in AUTO_ORDER if "float32" in VARIANTS[name].dtypes]
+    first, second, third, last = able
     assert second.block_sparse is last.block_sparse is False
     mask = random_mask(17, 23, 16, 16)
 
@@ -544,6 +546,69 @@ def test_auto_takes_the_first_variant_verified_on_a_gpu(
     # The NumPy execution is the specification itself: no kernel has to be verified for it.
     np.testing.assert_allclose(attention(q, k, v), attention(q, k, v, variant=first.name))
     attention(q, k, v, block_mask=mask)
+
+
+def as_half(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Arrays:
+    return q.astype(np.float16), k.astype(np.float16), v.astype(np.float16)
+
+
+def test_auto_takes_tensor_cores_where_dtype_tiles_and_gpu_allow_it(
+    launched: list[tuple[Any, Tiling]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "unverified", lambda: {})
+    mma, plain = VARIANTS["flash_mma"], VARIANTS["flash_q_outer"]
+    long = as_half(*make(1, 1, 512, 512, 64, "float32"))
+
+    def chosen(inputs: Arrays, tiling: Tiling | None = None) -> tuple[Any, Tiling]:
+        attention(*inputs, backend="cuda", tiling=tiling)
+        return launched[-1]
+
+    assert chosen(long) == (mma.run, mma.default_tiling(64, 2, 99 * KIB))
+    assert chosen(make(1, 1, 512, 512, 64, "float32"))[0] is plain.run
+    assert chosen(long, Tiling(64, 32)) == (mma.run, Tiling(64, 32))
+    for odd in (Tiling(64, 40), Tiling(24, 64), Tiling(1, 1)):
+        assert chosen(long, odd) == (plain.run, odd)
+    for much, kib, of in (
+        (Tiling(64, 384), 227, "registers per thread"),
+        (Tiling(16, 256), 99, "shared memory per block"),
+    ):
+        monkeypatch.setattr(launch, "smem_limit_bytes", lambda kib=kib: kib * KIB)
+        with pytest.raises(ValueError, match=of):
+            attention(*long, backend="cuda", variant=mma.name, tiling=much)
+        assert chosen(long, much) == (plain.run, much)
+
+    def old(kernel: str, min_arch: int) -> None:
+        if min_arch > 75:
+            raise NotImplementedError(f"{kernel} needs sm_{min_arch}")
+
+    monkeypatch.setattr(calls, "refuse_old_gpu", old)
+    assert chosen(long)[0] is plain.run
+    with pytest.raises(NotImplementedError, match="05_flash_mma needs sm_80"):
+        attention(*long, backend="cuda", variant="flash_mma")
+
+
+def test_tensor_cores_refuse_in_words_what_they_cannot_have(
+    launched: list[tuple[Any, Tiling]],
+) -> None:
+    named: dict[str, Any] = {"backend": "cuda", "variant": "flash_mma"}
+    with pytest.raises(NotImplementedError, match=r"'flash_mma' does not take float32: cast .*16"):
+        attention(q, k, v, **named)
+    half = as_half(q, k, v)
+    with pytest.raises(ValueError, match=r"^block_n = 24: .* of 16, so use 16, or variant='flash_"):
+        attention(*half, **named, tiling=Tiling(16, 24))
+    with pytest.raises(ValueError, match=r"^block_m = 8: .* of 16, so use 16, or variant='flash_"):
+        attention(*half, **named, tiling=Tiling(8, 16))
+    assert not launched
+
+
+def test_auto_takes_any_tiles_on_numpy() -> None:
+    half = as_half(q, k, v)
+    for tiling in (None, Tiling(16, 16), Tiling(5, 7)):
+        call = checked_call(*half, "auto", tiling, "numpy")
+        odd = tiling == Tiling(5, 7)
+        assert call.variant.name == ("flash_q_outer" if odd else "flash_mma")
+        same = attention(*half, variant="flash_q_outer", tiling=call.tiling)
+        assert attention(*half, tiling=tiling).tobytes() == same.tobytes()
 
 
 def test_the_default_tiling_on_a_gpu_is_that_gpus(launched: list[tuple[Any, Tiling]]) -> None:

@@ -22,7 +22,12 @@ from tests.reference.problems import random_mask
 from tests.reported_cases import Case, Result, judge, random_case, run
 
 WITH_BACKWARD = [name for name, variant in VARIANTS.items() if variant.backward is not None]
-CONTROLS = [name for name, variant in VARIANTS.items() if variant.control_for]
+#: Those without a backward of their own: controls, and the same algorithm on other units.
+PARTNERED = {
+    name: v.control_for or v.same_algorithm
+    for name, v in VARIANTS.items()
+    if v.control_for or v.same_algorithm
+}
 each_backward = pytest.mark.parametrize("variant", WITH_BACKWARD)
 
 case = random_case("float32", 17, 23, 20, batch=2, nheads=6, nheads_kv=3)
@@ -119,10 +124,10 @@ def test_the_inputs_are_left_as_they_are(variant: str) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("variant", CONTROLS)
-def test_a_control_has_its_partners_gradients(variant: str) -> None:
+@pytest.mark.parametrize("variant", PARTNERED)
+def test_without_a_backward_of_its_own_it_has_its_partners_gradients(variant: str) -> None:
     half: Any = (*(x.astype(np.float16) for x in SAVED[:-1]), lse)
-    partner = VARIANTS[variant].control_for
+    partner = PARTNERED[variant]
     assert partner is not None
     ours, theirs = (attention_backward(*half, variant=name) for name in (variant, partner))
     assert [x.tobytes() for x in ours] == [x.tobytes() for x in theirs]

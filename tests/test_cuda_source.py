@@ -18,7 +18,11 @@ from fa_kernels.traffic.model import ALL_TENSORS
 KERNELS = sorted(KERNEL_DIR.glob("*.cu"))
 SOURCES = sorted([*KERNELS, *KERNEL_DIR.glob("*.cuh")])
 #: Headers that lay out shared memory: the name of their struct.
-LAYOUTS = {"flash_smem.cuh": "FlashSmem", "recompute.cuh": "BackwardSmem"}
+LAYOUTS = {
+    "flash_smem.cuh": "FlashSmem",
+    "recompute.cuh": "BackwardSmem",
+    "mma_flash.cuh": "MmaSmem",
+}
 #: What a rung's header says, in this order, after its first sentence.
 FIELDS = (
     "Source", "Tensors", "Launch", "SRAM", "HBM", "Numerics", "Architectures", "Changed from",

@@ -12,7 +12,7 @@ import pytest
 
 from fa_kernels import __main__ as cli
 from fa_kernels.cuda import launch
-from fa_kernels.measure import compile_all, doctor, records, sweep, verified_run
+from fa_kernels.measure import compile_all, compiled_run, doctor, records, sweep, verified_run
 from fa_kernels.measure.tally import Tally
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +96,41 @@ def test_compile_all_fails_if_anything_failed(
     # The shell sees status modulo 256: 256 failures must not read as success.
     assert bool(status % 256) == bool(failures)
     assert asked == [verbose]
+
+
+def test_record_writes_what_was_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def fake(command: str) -> list[Path]:
+        asked.append(command)
+        return [Path("sm_90.json")]
+
+    monkeypatch.setattr(compiled_run, "record_compiled", fake)
+    monkeypatch.setattr(compile_all, "compile_all", lambda verbose: 1)
+    monkeypatch.setattr(sys, "argv", ["fa_kernels", "compile-all", "--record"])
+    assert cli.main(["compile-all", "--record"]) == 0
+    assert asked == ["python -m fa_kernels compile-all --record"]
+    assert capsys.readouterr().out == "wrote sm_90.json\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError("nvdisasm was not found"), "nvdisasm was not found"),
+        (ModuleNotFoundError("No module named 'cupy'"), "no GPU is needed"),
+        (RuntimeError("04 does not compile"), "04 does not compile"),
+    ],
+)
+def test_record_refuses_in_a_sentence(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(command: str) -> list[Path]:
+        raise error
+
+    monkeypatch.setattr(compiled_run, "record_compiled", refuses)
+    assert words in exit_text(lambda: cli.main(["compile-all", "--record"]))
 
 
 @pytest.mark.usefixtures("gpu")

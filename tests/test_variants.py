@@ -9,11 +9,19 @@ from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.compile import KERNEL_DIR, kernel_names
 from fa_kernels.cuda.plan import PLANS
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
+from fa_kernels.cuda.plan_mma import MMA_PLANS
 from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
-from fa_kernels.tiling import Tiling, default_tiling
-from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant, find_variant
+from fa_kernels.tiling import Tiling
+from fa_kernels.variants import (
+    ALGORITHMS,
+    RUNGS,
+    VARIANTS,
+    Variant,
+    find_variant,
+    with_backward,
+)
 from tests.reference.problems import (
     HEAD_DIMS,
     LONG,
@@ -71,7 +79,9 @@ def test_the_io_dtypes_keep_the_tolerance_rule(
         if dtype == "bfloat16" and head_dim not in (20, 64):
             continue  # it differs from fp16 in two conversions alone
         problem = AttentionProblem(1, 2, *shape, head_dim, dtype, causal)
-        assert_rule(variant, problem, default_tiling(head_dim, problem.itemsize))
+        assert_rule(
+            variant, problem, variant.default_tiling(head_dim, problem.itemsize, 227 * 1024)
+        )
 
 
 def test_a_long_shape_keeps_the_tolerance_rule(variant: Variant) -> None:
@@ -229,6 +239,7 @@ def test_memory_is_what_the_sizes_say(variant: Variant) -> None:
             "flash_kv_outer_io": 6 * 113 * 4,
             "flash_q_outer_one_block": 0,
             "flash_q_outer": 0,
+            "flash_mma": 0,
         }[variant.name]
     )
     assert memory.total_bytes == memory.input_bytes + memory.extra_bytes
@@ -240,11 +251,14 @@ def test_the_registry_fits_together(variant: Variant) -> None:
     assert variant.kernel in kernel_names()
     stem = variant.kernel.split("_", 1)[1]
     assert variant.name == stem if variant.control_for is None else variant.name.startswith(stem)
-    assert (ALGORITHMS.get(variant.name) is variant) == (variant.control_for is None)
+    assert (RUNGS.get(variant.name) is variant) == (variant.control_for is None)
+    once = variant.control_for is None and variant.same_algorithm is None
+    assert (ALGORITHMS.get(variant.name) is variant) == once
     problem = AttentionProblem(1, 1, 64, 64, 64, wide(variant))
     assert variant.plan(problem, Tiling(64, 64)).kernel == variant.kernel
-    assert variant.plan in PLANS[variant.kernel]
-    assert len(PLANS[variant.kernel]) == sum(v.kernel == variant.kernel for v in VARIANTS.values())
+    plans = (PLANS | MMA_PLANS)[variant.kernel]
+    assert variant.plan in plans
+    assert len(plans) == sum(v.kernel == variant.kernel for v in VARIANTS.values())
     first_line = (KERNEL_DIR / f"{variant.kernel}.cu").read_text(encoding="utf-8").split("\n")[0]
     assert first_line.startswith("// ")
 
@@ -268,6 +282,37 @@ def test_a_control_differs_from_its_algorithm_in_one_way(variant: Variant) -> No
     }[variant.name]  # fmt: skip
 
 
+def test_the_same_algorithm_on_other_units_is_its_partners(variant: Variant) -> None:
+    if variant.same_algorithm is None:
+        return
+    partner = VARIANTS[variant.same_algorithm]
+    assert ALGORITHMS[partner.name] is partner and partner.kernel != variant.kernel
+    assert variant.control_for is None and set(variant.dtypes) <= set(partner.dtypes)
+    for said in ("reference", "paper", "launched", "workspace_bytes", "law", "block_sparse"):
+        assert getattr(variant, said) == getattr(partner, said), said
+
+
+@pytest.mark.parametrize("tiles", [(16, 16), (1, 1), (17, 33), (64, 64), (300, 40), (64, 4096)])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_the_nearest_tiling_is_one_that_the_kernel_can_have(
+    variant: Variant, head_dim: int, tiles: tuple[int, int]
+) -> None:
+    problem, tiling = AttentionProblem(1, 1, 4096, 4096, head_dim, "float16"), Tiling(*tiles)
+    found = variant.nearest_tiling(problem, tiling)
+    if variant.tile_multiple == 1:
+        assert found == tiling
+        return
+    variant.plan(problem, found)
+    assert found.block_m % variant.tile_multiple == found.block_n % variant.tile_multiple == 0
+    assert variant.nearest_tiling(problem, found) == found
+    try:
+        variant.plan(problem, tiling)
+    except ValueError:
+        assert found != tiling
+    else:
+        assert found == tiling
+
+
 def test_tiles_mean_something_where_the_variant_says_so(variant: Variant) -> None:
     problem = AttentionProblem(2, 3, 113, 203, 20, "float16")
     small, large = Tiling(16, 16), Tiling(64, 64)
@@ -281,7 +326,7 @@ def test_only_what_takes_a_block_mask_plans_with_one(variant: Variant) -> None:
     mask = random_mask(113, 203, 24, 40)
     problem = AttentionProblem(2, 3, 113, 203, 20, "float16", block_mask=mask)
     if variant.block_sparse:
-        plan = variant.plan(problem, ODD_TILING)
+        plan = variant.plan(problem, variant.nearest_tiling(problem, ODD_TILING))
         assert (plan.macros["MASK_BLOCK_M"], plan.macros["MASK_BLOCK_N"]) == (24, 40)
         return
     with pytest.raises(NotImplementedError, match=r"no block mask: use variant='flash_q_outer'"):
@@ -299,9 +344,11 @@ def test_roundings_count_how_often_o_is_rounded(variant: Variant) -> None:
 
 
 def test_every_algorithm_but_the_naive_one_has_a_backward(variant: Variant) -> None:
-    """Controls use their partner's, whose gradients they share."""
-    expected = variant.control_for is None and variant.name != "standard_naive"
+    """Controls, and the same algorithm on other units, use their partner's gradients."""
+    expected = variant.name in ALGORITHMS and variant.name != "standard_naive"
     assert (variant.backward is not None) == expected
+    partner = variant.control_for or variant.same_algorithm or variant.name
+    assert with_backward(variant) is (None if partner == "standard_naive" else VARIANTS[partner])
 
 
 def test_the_backward_fits_together(variant: Variant) -> None:

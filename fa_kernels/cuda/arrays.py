@@ -228,6 +228,14 @@ def run_on_gpu(
     return tuple(_from_cupy(inputs[0], result) for result in results)
 
 
+def prepared(
+    prepare: Callable[..., Any], inputs: Sequence[Any], problem: AttentionProblem, tiling: Tiling
+) -> Any:
+    """`prepare(q, k, v, problem, tiling)` over arrays that live on the GPU, seen as CuPy's."""
+    with _device_and_stream(inputs[0]):
+        return prepare(*map(_to_cupy, inputs), problem, tiling)
+
+
 @contextlib.contextmanager
 def _device_and_stream(array: Any) -> Iterator[None]:
     """The array's device; for a torch tensor also torch's stream: launches stay in order."""

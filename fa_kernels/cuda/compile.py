@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class CompileReport:
     spill_bytes: int
     seconds: float
     log: str
+    cubin: bytes = field(default=b"", repr=False)
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -112,6 +113,7 @@ def compile_report(name: str, macros: Mapping[str, int], arch: str) -> CompileRe
     program = nvrtc.createProgram(kernel_source(name), f"{name}.cu", (), ())
     try:
         nvrtc.compileProgram(program, options)
+        cubin = nvrtc.getCUBIN(program) + b"\0"  # CuPy takes it for a text and drops the last byte
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise RuntimeError(f"{name} does not compile for {arch}, {dict(macros)}:\n{log}") from error
@@ -121,4 +123,4 @@ def compile_report(name: str, macros: Mapping[str, int], arch: str) -> CompileRe
     registers = dict(zip(_ENTRY.findall(log), map(int, _REGISTERS.findall(log)), strict=False))
     spills = sum(int(a) + int(b) for a, b in _SPILLS.findall(log))
     seconds = time.perf_counter() - start
-    return CompileReport(name, arch, dict(macros), registers, spills, seconds, log)
+    return CompileReport(name, arch, dict(macros), registers, spills, seconds, log, cubin)

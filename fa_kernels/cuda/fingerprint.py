@@ -13,6 +13,7 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.plan import IO_BITS, PLANS, LaunchPlan
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
+from fa_kernels.cuda.plan_mma import MMA_PLANS
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -41,7 +42,7 @@ def plan_fingerprint(kernel: str) -> str:
     A kernel is verified as launched: another choice of threads or caches is another kernel.
     """
     text = []
-    for plan in (PLANS | BACKWARD_PLANS)[kernel]:
+    for plan in (PLANS | MMA_PLANS | BACKWARD_PLANS)[kernel]:
         for launched in _launches(plan):
             steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
             text.append(f"{sorted(launched.macros.items())} {steps}")
@@ -53,8 +54,8 @@ def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
     for dtype, head_dim, kib in itertools.product(IO_BITS, (20, 32, 64, 128), (16, 64, 192)):
         tiling = Tiling.from_sram(kib * KIB, head_dim, dtype)
         for nheads in (1, 512):
-            # A backward pass refuses the largest of the forward's tiles.
-            with contextlib.suppress(ValueError):
+            # A backward pass refuses the largest of the forward's tiles, tensor cores refuse fp32.
+            with contextlib.suppress(ValueError, NotImplementedError):
                 yield plan(AttentionProblem(1, nheads, *_SIZES, head_dim, dtype), tiling)
     tiling = Tiling(64, 64)
     base: dict[str, Any] = {"batch": 1, "nheads": 8, "head_dim": 64, "dtype": "float16"}

@@ -214,13 +214,16 @@ def plan_flash_kv_outer_io(
 
 
 def block_sparse_build(
-    problem: AttentionProblem, tiling: Tiling, layout: SmemLayout
+    problem: AttentionProblem, tiling: Tiling, layout: SmemLayout, copies: int = 1
 ) -> tuple[SmemLayout, dict[str, int], int]:
-    """(layout, macros, static shared memory in bytes) of a flash build with its block mask."""
+    """(layout, macros, static shared memory in bytes) of a flash build with its block mask.
+
+    `copies`: how many tiles' worth of its blocks are in shared memory at a time.
+    """
     mask = problem.block_mask
     macros = {"BLOCK_SPARSE": int(mask is not None)}
     if mask is not None:
-        layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n)
+        layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n, copies)
         macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
     macros["SMEM_BYTES"] = layout.smem_bytes
     return layout, macros, 16 if mask is not None else 0  # the entry of the list a block is at

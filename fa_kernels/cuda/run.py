@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments
+from fa_kernels.cuda import arguments, plan_mma
 from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.arguments import rows_aligned, usable
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.cuda.recipe import Recipe
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.masks import SKIPPED, key_begin, key_end, tile_map
 from fa_kernels.problem import AttentionProblem
@@ -54,7 +55,7 @@ class _Call:
         tiling: Tiling,
         extras: Extras,
         scores: int = 0,
-        **options: bool,
+        **options: Any,
     ) -> None:
         import cupy
 
@@ -172,6 +173,26 @@ def run_flash_q_outer_one_block(*args: Any, **options: Any) -> CudaResult:
     return run_flash_q_outer(*args, **options, one_block_per_head=True)
 
 
+def run_flash_mma(
+    q: Any,
+    k: Any,
+    v: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    extras: Extras = NO_EXTRAS,
+    count_traffic: bool = False,
+    without: tuple[str, ...] = (),
+) -> CudaResult:
+    """05_flash_mma on CuPy arrays; `without` turns off some of `plan_mma.SWITCHES`.
+
+    Other arguments, results and errors as `run_flash_q_outer`.
+    """
+    options: dict[str, Any] = {"count_traffic": count_traffic, "without": without}
+    call = _Call(plan_mma.plan_flash_mma, (q, k, v), problem, tiling, extras, **options)
+    return _launch_flash(call, (), tile_list.by_q, None, _section(problem))
+
+
 def run_flash_kv_outer(
     q: Any,
     k: Any,
@@ -209,19 +230,59 @@ def _launch_flash(
     workspace: tuple[Any, ...],
     order: arguments.Order,
     trace: RowTrace | None,
+    after_scale: tuple[Any, ...] = (),
 ) -> CudaResult:
     """The one launch of a flash rung; `workspace` stands after lse among its arguments."""
-    problem = call.problem
-    # With a bias, scores are in natural units (score.cuh).
-    scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
-    args = arguments.with_strides(call.q, call.k, call.v, call.out)
-    args += [call.lse, *workspace, *call.sizes, call.band, np.float32(scale)]
-    args += arguments.block_mask_arguments(problem, call.tiling, order)
-    args += [*call.scores_of, *call.dropout, *call.packed]
+    args = _flash_arguments(call, workspace, order, after_scale)
     args += [*_trace_arguments(call, trace), *call.counters]
     launch(call.plan, call.plan.steps[0], args)
     _to_host(trace)
     return call.result()
+
+
+def _flash_arguments(
+    call: _Call, workspace: tuple[Any, ...], order: arguments.Order, after_scale: tuple[Any, ...]
+) -> list[Any]:
+    problem = call.problem
+    # With a bias, scores are in natural units (score.cuh).
+    scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
+    args = arguments.with_strides(call.q, call.k, call.v, call.out)
+    args += [call.lse, *workspace, *call.sizes, call.band, np.float32(scale), *after_scale]
+    args += arguments.block_mask_arguments(problem, call.tiling, order)
+    return [*args, *call.scores_of, *call.dropout, *call.packed]
+
+
+def recipe_of(
+    make_plan: Callable[..., LaunchPlan], after_scale: Callable[[AttentionProblem], tuple[Any, ...]]
+) -> Callable[..., Recipe | None]:
+    """`prepare(q, k, v, problem, tiling, **options)` of a flash rung of one launch, without extras.
+
+    `options` are those of its plan. It gives None where q, k or v would be copied first.
+    """
+
+    def prepare(
+        q: Any, k: Any, v: Any, problem: AttentionProblem, tiling: Tiling, **options: Any
+    ) -> Recipe | None:
+        if any(x.shape[-1] > 1 and x.strides[-1] != x.itemsize for x in (q, k, v)):
+            return None
+        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, **options)
+        if not (call.q is q and call.k is k and call.v is v):
+            return None
+        return Recipe(call.plan, _flash_arguments(call, (), tile_list.by_q, after_scale(problem)))
+
+    return prepare
+
+
+def _section(problem: AttentionProblem) -> tuple[Any, ...]:
+    return (np.int32(plan_mma.heads_in_section(problem)),)
+
+
+def _nothing(problem: AttentionProblem) -> tuple[Any, ...]:
+    return ()
+
+
+prepare_flash_q_outer = recipe_of(plans.plan_flash_q_outer, _nothing)
+prepare_flash_mma = recipe_of(plan_mma.plan_flash_mma, _section)
 
 
 def run_standard_tiled(

@@ -13,7 +13,7 @@ from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import significant, traffic
-from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
+from fa_kernels.variants import RUNGS, VARIANTS, Variant
 
 #: The point of the table: long enough that S and P dominate, short enough that all of them run.
 POINT: dict[str, Any] = {"dtype": "float16", "seqlen_q": 4096, "head_dim": 64}
@@ -45,8 +45,9 @@ def _cells(
     tiles = f"{row.block_m} × {row.block_n}" if row.block_m else untiled
     rate = matmul_flops(row.problem) / row.median / 1e9
     ours = provider == OURS
-    # Ours compute on CUDA cores in fp32; the peers' matmuls run on tensor cores in the io dtype.
-    peak = sheet.peak_tflops("float32" if ours else row.dtype, tensor_cores=not ours)
+    # CUDA cores compute in fp32; tensor cores, which the peers use, multiply in the io dtype.
+    tensor_cores = VARIANTS[variant].tensor_cores if ours else True
+    peak = sheet.peak_tflops(row.dtype, tensor_cores)
     return [
         name,
         what,
@@ -68,7 +69,7 @@ def kernel_table(run: Run, sheet: Device) -> str:
     """
     rows = [
         _cells(run, OURS, v.name, _what(v), status, sheet)
-        for v in ALGORITHMS.values()
+        for v in RUNGS.values()
         for status in [kernel_status(v.kernel, sheet.arch)]
     ]
     rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]

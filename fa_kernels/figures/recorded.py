@@ -63,6 +63,9 @@ class RecordedRun:
         # A resumed run may hold a point twice: the later row is the one that was finished.
         where = (row.seqlen_q, row.block_m, row.block_n, row.block_mask, kept)
         self._rows[key][where] = row
+        variant = VARIANTS.get(row.variant)
+        if variant is not None and variant.same_algorithm is not None:
+            return  # with tiles of its own, which are no budget's
         if row.block_m is not None and row.block_n is not None and not row.block_mask:
             sizes = (row.dtype, row.head_dim, row.seqlen_q)
             self._tilings[sizes].add((row.block_m, row.block_n))

@@ -55,7 +55,11 @@ class RecordedNumbers:
         chosen: dict[str, Run] = {}
         others = (read_run(run_id, root) for run_id in list_runs(root))
         for run in (first, *others):
-            if isinstance(run, Run) and run.kind != "backward" and device.is_called(run.device):
+            if (
+                isinstance(run, Run)
+                and run.kind in ("grid", "counters")
+                and device.is_called(run.device)
+            ):
                 chosen.setdefault(run.kind, run)
         return cls(chosen.values())
 

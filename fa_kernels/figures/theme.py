@@ -45,6 +45,31 @@ TENSOR_LABELS = {
     "mask": "block mask", "d_out": "dO", "dq": "dQ", "dk": "dK", "dv": "dV", "delta": "δ",
     "dp": "dP", "ds": "dS",
 }  # fmt: skip
+#: Instructions by class (`cuda.sass`): violet computes, brown moves data, grey is the cost of both;
+#: spills are an alarm.
+INSTRUCTION_COLOURS = {
+    "tensor": "#5B3794",
+    "fp32": "#A68AD6",
+    "mufu": "#CDB8EE",
+    "convert": "#E6DAF7",
+    "shared": "#8C6D31",
+    "global": "#D9BC7A",
+    "local": "#C62828",
+    "integer": "#B3B3B3",
+    "barrier": "#565656",
+    "other": "#DEDEDE",
+}
+#: Words on a coloured bar, which keeps its colour on a dark page: so do they.
+ON_LIGHT, ON_DARK = "#101010", "#FDFDFD"
+#: Bars that are dark on either page.
+DEEP = ("tensor", "shared", "local", "barrier")
+#: What an SM has to share out among its blocks (`cuda.occupancy`).
+RESOURCE_COLOURS = {
+    "registers": "#4B5D78",
+    "shared memory": INSTRUCTION_COLOURS["shared"],
+    "threads": INSTRUCTION_COLOURS["integer"],
+    "blocks": INSTRUCTION_COLOURS["other"],
+}
 #: What dropout dropped: dark beside P's yellow on either page, so the page must not swap it.
 DROPPED = "#3B3B3C"
 #: Gradients, which bars hatch.
@@ -68,8 +93,8 @@ class _Look:
 
 
 #: First word of a variant's name -> looks: the algorithms' from the last one back, then those of
-#: the controls. "dot" is left out: it is the dash of model bounds. "x" is left out: it marks what
-#: does not fit.
+#: the controls, then those of the same algorithms on other units. "dot" is left out: it is the dash
+#: of model bounds. "x" is left out: it marks what does not fit.
 _FAMILIES = {
     "standard": (
         _Look("#D55E00", "#D55E00", "#B04D00", "#F08A3C", "dash", "square"),
@@ -80,6 +105,7 @@ _FAMILIES = {
         _Look("#00563F", "#8FE8CC", "#004F3A", "#9AEBD1", "longdash", "diamond"),
         _Look("#5E9B34", "#8CCB5E", "#47791F", "#96D36A", "dashdot", "hexagon"),
         _Look("#2F8F9D", "#5CC3D1", "#1F7582", "#6ACBD8", "dash", "star-square"),
+        _Look("#8A9A1A", "#B9CC45", "#66730A", "#C3D658", "longdashdot", "pentagon"),
     ),
 }
 _PEER_GREYS = (("#6E6E6E", "#9C9C9C"), ("#4A4A4A", "#C6C6C6"), ("#000000", "#FFFFFF"))
@@ -88,6 +114,7 @@ _PEER_MARKERS = ("triangle-up", "triangle-down", "star-diamond")
 
 _GLYPHS = {
     "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢", "cross": "✚", "star-square": "✦",
+    "pentagon": "⬟",
     "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧",
 }  # fmt: skip
 
@@ -131,7 +158,7 @@ def _our_style(variant: Variant) -> Style:
     family = variant.name.split("_")[0]
     looks = _FAMILIES.get(family, _FAMILIES["flash"])
     kin = [v for v in reversed(VARIANTS.values()) if v.name.split("_")[0] == family]
-    kin.sort(key=lambda v: v.control_for is not None)
+    kin.sort(key=lambda v: (v.same_algorithm is not None, v.control_for is not None))
     look = looks[kin.index(variant) % len(looks)]
     return Style(variant.label, look.line, look.text, look.dash, look.marker)
 

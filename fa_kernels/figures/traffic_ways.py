@@ -16,6 +16,9 @@ from fa_kernels.variants import VARIANTS
 #: The five columns, in the order of the table: two models, a count, two hardware counters.
 PAPER, LAUNCHED, COUNTED, L2, DRAM = "paper", "launched", "counted", "l2", "dram"
 WAYS = (PAPER, LAUNCHED, COUNTED, L2, DRAM)
+#: Algorithms and controls, each with the tiles of a budget M. The same algorithm on other units is
+#: left out: it has tiles of its own.
+SHOWABLE = tuple(name for name, v in VARIANTS.items() if v.same_algorithm is None)
 #: Which recorded metric answers which column.
 METRICS = {COUNTED: "hbm_bytes", L2: "l2_bytes", DRAM: "dram_bytes"}
 _SYMBOLS = {
@@ -77,9 +80,13 @@ def ways_of(name: str, point: Point, numbers: RecordedNumbers) -> Ways:
 
 
 def all_ways(point: Point, numbers: RecordedNumbers) -> list[Ways]:
-    """One `Ways` per variant that takes this dtype, in the order of VARIANTS."""
-    names = [n for n, variant in VARIANTS.items() if point.problem.dtype in variant.dtypes]
-    return [ways_of(name, point, numbers) for name in names]
+    """One `Ways` per shown variant that takes this dtype, in the order of VARIANTS."""
+    return [ways_of(name, point, numbers) for name in shown_at(point)]
+
+
+def shown_at(point: Point) -> list[str]:
+    """Those of `SHOWABLE` that take the point's dtype."""
+    return [name for name in SHOWABLE if point.problem.dtype in VARIANTS[name].dtypes]
 
 
 def traffic_ways_spec(rows: Sequence[Ways], text: Mapping[str, Any]) -> dict[str, Any]:

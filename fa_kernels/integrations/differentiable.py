@@ -11,7 +11,7 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.integrations import operators
 from fa_kernels.problem import causal_name, checked_dropout_p, checked_seed, checked_window
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS, find_variant
+from fa_kernels.variants import VARIANTS, find_variant, with_backward
 
 
 def attention(
@@ -105,7 +105,7 @@ def _refuse_without_gradient(variant: str, bias: Tensor | None, graded: bool) ->
             "bias requires grad, and the kernels give no gradient for it: pass bias.detach(), or "
             "train it with torch.nn.functional.scaled_dot_product_attention."
         )
-    if variant != "auto" and find_variant(variant).backward is None and graded:
+    if variant != "auto" and graded and with_backward(find_variant(variant)) is None:
         able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.backward is not None)
         raise NotImplementedError(
             f"variant = {variant!r} has no backward pass, and q, k or v requires grad: use 'auto' "

@@ -20,7 +20,7 @@ class Baseline:
     workspace_bytes: Callable[[AttentionProblem], int]
 
 
-def _tensors(*arrays: Any) -> list[Any]:
+def tensors(*arrays: Any) -> list[Any]:
     """CuPy arrays as torch tensors, in place; bf16 as its bits, which every DLPack knows."""
     import torch
 
@@ -48,7 +48,7 @@ def _prepare_eager(q: Any, k: Any, v: Any, problem: AttentionProblem) -> Callabl
     """softmax(q kᵀ scale) v as most models write it: matmul, scale, softmax, matmul."""
     import torch
 
-    tq, tk, tv = _tensors(q, k, v)
+    tq, tk, tv = tensors(q, k, v)
     keep = None
     if problem.causal:
         offset = problem.seqlen_k - problem.seqlen_q if problem.causal == "bottom_right" else 0
@@ -72,7 +72,7 @@ def _prepare_sdpa(backend_name: str) -> Callable[..., Callable[[], Any]]:
         if problem.causal and problem.seqlen_q != problem.seqlen_k:
             raise NotImplementedError("torch's is_causal is top_left: compare square problems")
         backend = getattr(SDPBackend, backend_name)
-        tq, tk, tv = _tensors(q, k, v)
+        tq, tk, tv = tensors(q, k, v)
         sdpa = torch.nn.functional.scaled_dot_product_attention
 
         def call() -> Any:

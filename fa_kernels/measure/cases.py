@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,11 @@ def suits(variant: Variant, case: Case) -> bool:
     if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
         return False
     return not case.lowest or p.itemsize == 4 or variant.keeps_scores_on_chip
+
+
+def suited(variant: Variant, case: Case) -> Case:
+    """The case with the nearest tiles that `variant` can have."""
+    return replace(case, tiling=variant.nearest_tiling(case.problem, case.tiling))
 
 
 def is_aligned(case: Case) -> bool:

@@ -14,7 +14,7 @@ from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, k
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling, default_tiling
+from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS, Variant
 
@@ -70,7 +70,7 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
             archs = [archs[0], 90]
         for dtype, arch in itertools.product(variant.dtypes, archs):
             problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
-            tiling = default_tiling(head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
+            tiling = variant.default_tiling(head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
             yield variant.plan(problem, tiling), arch
             if arch == 90:
                 yield from ((plan, arch) for plan in _with_options(variant, problem, tiling))
@@ -119,6 +119,7 @@ def _with_options(
         yield variant.plan(problem, tiling, trace=True)
     if variant.block_sparse:
         paper = Tiling.from_sram(64 * KIB, problem.head_dim, problem.dtype)
+        paper = variant.nearest_tiling(problem, paper)
         for tiles, blocks in ((tiling, tiling), (paper, paper), (tiling, Tiling(24, 40))):
             sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
             mask = BlockMask.pattern("local", *sizes, 0.25)

@@ -73,7 +73,7 @@ def shape_calls(shape: Shape) -> list[Call]:
         if problem.dtype not in variant.dtypes:
             continue
         for tiling in shape.all_tilings:
-            contender = our_contender(variant, tiling, problem)
+            contender = our_contender(variant, variant.nearest_tiling(problem, tiling), problem)
             plan = plan_of(problem, contender)
             # A kernel without tiles would otherwise be profiled once per tiling.
             launch = (tuple(plan.macros.items()), plan.steps) if plan else contender.tiling

@@ -11,7 +11,7 @@ from fa_kernels.measure.records import Row
 from fa_kernels.measure.timing import Flush
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import ALGORITHMS
 
 
 def measure_point(
@@ -32,7 +32,7 @@ def measure_point(
         fit or is refused yields one row that says so. Algorithms that take no block mask are
         measured without it, and their rows say so.
     """
-    able = [v for v in VARIANTS.values() if v.control_for is None and problem.dtype in v.dtypes]
+    able = [v for v in ALGORITHMS.values() if problem.dtype in v.dtypes]
     dense = replace(problem, block_mask=None)
     masked = [v for v in able if problem.block_mask is not None and v.block_sparse]
     work = [(problem, masked), (dense, [v for v in able if v not in masked])]

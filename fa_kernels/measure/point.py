@@ -64,6 +64,12 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
     def prepare(q: Any, k: Any, v: Any, p: AttentionProblem) -> Callable[[], Any]:
         if p.block_mask is not None:
             variant.run(q, k, v, p, tiling)  # mask and lists are inputs: on the GPU before timing
+        # As a repeated call of the front door: its launch is laid out once.
+        again = None
+        if variant.prepare is not None and p.block_mask is None:
+            again = variant.prepare(q, k, v, p, tiling)
+        if again is not None:
+            return lambda: again(q, k, v)
         return lambda: variant.run(q, k, v, p, tiling)[:2]
 
     def count(q: Any, k: Any, v: Any, p: AttentionProblem) -> Traffic:

@@ -39,11 +39,14 @@ UNITS = {
     "deterministic_latency_ms": "ms",
     "peak_mem_bytes": "B",
     "extra_mem_bytes": "B",
+    "launch_us": "us",
+    "compile_s": "s",
     **COUNTER_UNITS,
 }
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
-#: such key), hardware counters of a list of shapes, or backward passes.
-RUN_KINDS = ("grid", "counters", "backward")
+#: such key), hardware counters of a list of shapes, backward passes, or the fast kernels beside
+#: their peers.
+RUN_KINDS = ("grid", "counters", "backward", "speed")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]

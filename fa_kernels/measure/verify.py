@@ -15,7 +15,7 @@ from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.extras import Extras
 from fa_kernels.measure import memory
-from fa_kernels.measure.cases import DTYPES, Case, cases, is_aligned, make_inputs, suits
+from fa_kernels.measure.cases import DTYPES, Case, cases, is_aligned, make_inputs, suited, suits
 from fa_kernels.measure.check import EPS, Truth, sample_rows
 from fa_kernels.measure.option_cases import make_extras, option_cases
 from fa_kernels.measure.tally import Share, Tally
@@ -199,14 +199,14 @@ def verify_forward(kernel: str, share: Share, tally: Tally, threads: int = 32) -
     import cupy
 
     variants = [variant for variant in VARIANTS.values() if variant.kernel == kernel]
-    work = []
+    work: list[Work] = []
     for seed, case in enumerate([*cases(), *option_cases()]):
-        takers = [
-            (variant, plan)
-            for variant in variants
-            if takes(variant, case)
-            and share.has(plan := variant.plan(case.problem, case.tiling, aligned=is_aligned(case)))
-        ]
+        takers = []
+        for variant in (variant for variant in variants if takes(variant, case)):
+            own = suited(variant, case)
+            plan = variant.plan(case.problem, own.tiling, aligned=is_aligned(case))
+            if share.has(plan):
+                takers.append((variant, own, plan))
         if takers:
             work.append((seed, case, takers))
     tally.compiled += load_in_parallel(_builds(work), threads)
@@ -217,25 +217,29 @@ def verify_forward(kernel: str, share: Share, tally: Tally, threads: int = 32) -
         except MemoryError as error:
             tally.leave_out(str(case), error)
             continue
-        for variant, plan in takers:
+        for variant, own, plan in takers:
             if plan.smem_bytes > smem_limit_bytes():
                 tally.skipped += 1
                 continue
             tally.count(
-                partial(verify_case, variant, case, inputs, extras, truth, tally),
-                f"{variant.name} {case}",
+                partial(verify_case, variant, own, inputs, extras, truth, tally),
+                f"{variant.name} {own}",
             )
         memory.free_large_pools()
     for check, what in itertools.islice(_more(variants, tally), share.index, None, share.of):
         tally.count(check, what)
 
 
-def _builds(work: list[tuple[int, Case, list[tuple[Variant, LaunchPlan]]]]) -> Iterator[LaunchPlan]:
-    for _, case, takers in work:
-        for variant, plan in takers:
+#: A seed, its case, and who takes it: the variant, the case with its tiles, and the build.
+Work = tuple[int, Case, list[tuple[Variant, Case, LaunchPlan]]]
+
+
+def _builds(work: list[Work]) -> Iterator[LaunchPlan]:
+    for _, _, takers in work:
+        for variant, own, plan in takers:
             yield plan
-            options = {"aligned": is_aligned(case), "count_traffic": True}
-            yield variant.plan(case.problem, case.tiling, **options)
+            options = {"aligned": is_aligned(own), "count_traffic": True}
+            yield variant.plan(own.problem, own.tiling, **options)
 
 
 def _more(variants: list[Variant], tally: Tally) -> Iterator[tuple[Callable[[], list[str]], str]]:

@@ -170,6 +170,7 @@ _LAUNCHED: Mapping[str, ClosedForm] = MappingProxyType(
         "flash_kv_outer_io": _kv_outer_io,
         "flash_q_outer": _q_outer,
         "flash_q_outer_one_block": _q_outer,
+        "flash_mma": _q_outer,
     }
 )
 _PAPER: Mapping[str, ClosedForm] = MappingProxyType(
@@ -178,6 +179,7 @@ _PAPER: Mapping[str, ClosedForm] = MappingProxyType(
         "flash_kv_outer_io": _paper_kv_outer,
         "flash_q_outer": _paper_q_outer,
         "flash_q_outer_one_block": _paper_q_outer,
+        "flash_mma": _paper_q_outer,
     }
 )
 

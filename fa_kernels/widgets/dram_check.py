@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fa_kernels.figures.point import Point, device_words
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.figures.theme import TENSOR_LABELS
+from fa_kernels.figures.traffic_ways import shown_at
 from fa_kernels.figures.working_set import WorkingSet, working_set
 from fa_kernels.session import Session
 from fa_kernels.units import capacity, traffic
@@ -143,7 +144,7 @@ def check_dram(
     """
     slug, numbers = recorded_on(device, session)
     point = Setting.of(N, d, M_kib, dtype).point(slug)
-    names = [n for n, variant in VARIANTS.items() if point.problem.dtype in variant.dtypes]
+    names = shown_at(point)
     lines = [dram_line(name, point, numbers) for name in names]
     found = [numbers.find(n, point.problem, point.tiling, "dram_bytes") for n in names]
     return DramCheck(point, lines, sorted({number.run_id for number in found if number}))

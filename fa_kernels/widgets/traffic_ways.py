@@ -20,6 +20,7 @@ from fa_kernels.figures.traffic_ways import (
     L2,
     LAUNCHED,
     METRICS,
+    SHOWABLE,
     WAYS,
     Ways,
     all_ways,
@@ -51,7 +52,7 @@ SAID = "flash_q_outer"
 def presets(numbers: RecordedNumbers) -> list[tuple[str, Setting]]:
     """The shapes that have DRAM counters, as settings, longest name last."""
     text, found = labels("traffic_ways"), {}
-    for number in numbers.rows(METRICS[DRAM]):
+    for number in numbers.rows(METRICS[DRAM], *SHOWABLE):
         row = number.row
         for kib in SRAM_KIB:
             tiling = Tiling.from_sram(kib * KIB, row.head_dim, row.dtype)

@@ -28,13 +28,15 @@ from fa_kernels.cuda.plan import (
     plan_threads,
     tiles,
 )
+from fa_kernels.cuda.plan_mma import MAX_REGISTERS, MMA_PLANS, SWITCHES, plan_flash_mma
+from fa_kernels.measure.cases import suited
 from fa_kernels.measure.verify import cases, takes
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import ROW_CACHE_BYTES
 from fa_kernels.tiling import (
     HOPPER_SMEM_PER_BLOCK,
     Tiling,
-    default_tiling,
+    flash_mma_smem,
     flash_smem,
     largest_paper_sram,
     standard_output_smem,
@@ -44,9 +46,15 @@ from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS, Variant
 from tests.reference.problems import HEAD_DIMS, bounded, random_mask
 
+#: Every variant with every dtype that it takes.
+EACH = [(variant, dtype) for variant in VARIANTS.values() for dtype in variant.dtypes]
+each = pytest.mark.parametrize(
+    ("variant", "dtype"), EACH, ids=[f"{variant.name}-{dtype}" for variant, dtype in EACH]
+)
 each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 variants = st.sampled_from(list(VARIANTS.values()))
-tiled = st.sampled_from([variant for variant in VARIANTS.values() if variant.tiled])
+#: Those that keep the O tile in the registers of a thread per group of elements (tile.cuh).
+tiled = st.sampled_from([v for v in VARIANTS.values() if v.tiled and not v.tensor_cores])
 blocks = st.integers(1, 300)
 lengths = st.integers(1, 5000)
 
@@ -194,6 +202,34 @@ def assert_threads_cover(plan: LaunchPlan, problem: AttentionProblem) -> None:
     assert rows * problem.head_dim <= output < rows * problem.head_dim + NAIVE_THREADS
 
 
+def assert_fragments_cover(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> None:
+    """Refusals with value, limit and remedy; what is not refused covers every Q tile by warps."""
+    if problem.dtype not in variant.dtypes:
+        remedy = "Cast q, k and v, or use variant='flash_q_outer'"
+        with pytest.raises(
+            NotImplementedError, match=rf"takes .*, got {problem.dtype}: .*{remedy}"
+        ):
+            variant.plan(problem, tiling)
+        return
+    odd = [name for name in ("block_m", "block_n") if getattr(tiling, name) % 16]
+    if odd:
+        value = getattr(tiling, odd[0])
+        said = f"{odd[0]} = {value}: tensor cores take whole fragments of 16, so use (\\d+), or "
+        with pytest.raises(ValueError, match=f"^{said}variant='flash_q_outer'") as refusal:
+            variant.plan(problem, tiling)
+        (advised,) = map(int, re.findall(r"so use (\d+)", str(refusal.value)))
+        assert advised % 16 == 0 and abs(advised - value) < 16
+    own = variant.nearest_tiling(problem, tiling)
+    plan = variant.plan(problem, own)
+    (step,) = plan.steps
+    assert plan.layout.smem_bytes == step.smem_bytes == plan.macros["SMEM_BYTES"] == plan.smem_bytes
+    assert (plan.macros["BLOCK_M"], plan.macros["BLOCK_N"]) == (own.block_m, own.block_n)
+    assert step.threads == plan.macros["THREADS"] <= 512
+    assert own.block_m // (step.threads // 32) in (16, 32)  # rows of Q that a warp owns
+    rows = step.grid * own.block_m
+    assert 6 * problem.seqlen_q <= rows < 6 * (problem.seqlen_q + own.block_m)
+
+
 @given(variants, blocks, blocks, st.integers(1, 256), lengths, lengths,
        st.sampled_from(("float16", "bfloat16", "float32")))  # fmt: skip
 @bounded
@@ -203,6 +239,9 @@ def test_every_plan_covers_the_problem_within_cudas_limits(
     problem, tiling = AttentionProblem(2, 3, nq, nk, d, dtype), Tiling(block_m, block_n)
     if not variant.tiled:
         assert_threads_cover(variant.plan(problem, tiling), problem)
+        return
+    if variant.tensor_cores:
+        assert_fragments_cover(variant, problem, tiling)
         return
     if accumulators(block_m, d, 256) > MAX_ACCUMULATORS:  # even spread over the most threads
         with pytest.raises(ValueError, match="registers per thread"):
@@ -259,9 +298,47 @@ def test_following_the_remedy_of_the_register_refusal_works(
         variant.plan(problem, Tiling(advised + 1, 16))
 
 
+@given(st.integers(1, 32), st.integers(1, 256), st.integers(1, 256))
+@bounded
+def test_following_the_register_refusal_of_tensor_cores_works(
+    rows: int, columns: int, d: int
+) -> None:
+    problem = AttentionProblem(1, 1, 4096, 4096, d, "float16")
+    block_m, block_n = 16 * rows, 16 * columns
+    for _ in range(16):  # "use smaller tiles": a handful of times at most
+        try:
+            plan_flash_mma(problem, Tiling(block_m, block_n))
+            return
+        except ValueError as refusal:
+            found = re.fullmatch(
+                rf"B_c = {block_n}, B_r = {block_m} at d = {d} needs about (\d+) registers per "
+                r"thread for S and O, a block of that size may have (\d+): use smaller tiles "
+                r"\(lower M\)\.",
+                str(refusal),
+            )
+        assert found is not None and int(found[2]) <= MAX_REGISTERS
+        block_m, block_n = (16 * max(1, size // 32) for size in (block_m, block_n))
+    pytest.fail("no tile is small enough")
+
+
+def test_tensor_cores_by_hand() -> None:
+    problem = AttentionProblem(4, 32, 4096, 4096, 64, "bfloat16")
+    plan = plan_flash_mma(problem, Tiling(64, 32), count_traffic=True)
+    (step,) = plan.steps
+    assert (plan.kernel, step.entry, step.grid) == ("05_flash_mma", "flash_mma", 4 * 32 * 64)
+    assert step.threads == 4 * 32  # a warp per 16 rows
+    assert step.smem_bytes == flash_mma_smem(64, 32, 64).smem_bytes == 2 * 64 * (64 + 4 * 32)
+    off = plan_flash_mma(problem, Tiling(64, 32), count_traffic=True, without=SWITCHES)
+    changed = {name for name in plan.macros if plan.macros[name] != off.macros[name]}
+    assert changed <= {*SWITCHES, "SMEM_BYTES", "MIN_BLOCKS"} and {"STAGES", "SWIZZLE"} <= changed
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@each_variant
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(v, id=name) for name, v in VARIANTS.items() if not v.tensor_cores],
+)
 def test_what_the_shared_memory_refusal_advises_can_be_launched(
     variant: Variant, head_dim: int, dtype: str
 ) -> None:
@@ -273,16 +350,28 @@ def test_what_the_shared_memory_refusal_advises_can_be_launched(
         assert plan.smem_bytes <= limit_kib * KIB
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@each_variant
+def test_what_is_advised_where_tensor_cores_need_too_much_can_be_launched(head_dim: int) -> None:
+    """`lower M to x KiB`, then the next lower multiple of 16, then smaller tiles: it ends well."""
+    problem = AttentionProblem(1, 1, 8192, 8192, head_dim, "float16")
+    for limit_kib in (64, 99, 163, 227):
+        sram_bytes = largest_paper_sram(head_dim, "float16", limit_kib * KIB, flash_mma_smem)
+        paper = Tiling.from_sram(sram_bytes, head_dim, "float16")
+        lower = Tiling(*(max(16, size // 16 * 16) for size in (paper.block_m, paper.block_n)))
+        variant = VARIANTS["flash_mma"]
+        plan = variant.plan(problem, variant.nearest_tiling(problem, lower))
+        assert plan.smem_bytes <= limit_kib * KIB and plan.layout_of is flash_mma_smem
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@each
 def test_the_default_tiling_can_always_be_launched(
     variant: Variant, head_dim: int, dtype: str
 ) -> None:
     for limit_kib in (64, 99, 163, 227):
         for nk in (1, 1024, 16000, 65536):  # 16384: a whole row is more than a T4 block may have
             problem = AttentionProblem(1, 1, 1024, nk, head_dim, dtype)
-            tiling = default_tiling(head_dim, problem.itemsize, limit_kib * KIB)
+            tiling = variant.default_tiling(head_dim, problem.itemsize, limit_kib * KIB)
             assert variant.plan(problem, tiling).smem_bytes <= limit_kib * KIB
 
 
@@ -290,7 +379,7 @@ def test_the_default_tiling_can_always_be_launched(
 def test_a_grid_beyond_cudas_limit_is_refused(variant: Variant) -> None:
     problem = AttentionProblem(2**19, 2**13, 2**17, 2**17, 64, "float16")  # 2^32 heads
     with pytest.raises(ValueError, match=rf"would need \d+ blocks, CUDA allows {MAX_GRID}: use "):
-        variant.plan(problem, Tiling(1, 1))
+        variant.plan(problem, Tiling(variant.tile_multiple, variant.tile_multiple))
 
 
 @each_variant
@@ -313,22 +402,23 @@ def test_the_trace_changes_one_macro_alone(variant: Variant) -> None:
     assert on.steps == off.steps
 
 
-@pytest.mark.parametrize("kernel", PLANS)
+@pytest.mark.parametrize("kernel", [*PLANS, *MMA_PLANS])
 def test_the_fingerprint_is_of_every_plan_of_a_kernel(
     kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = plan_fingerprint(kernel)
     assert re.fullmatch(r"[0-9a-f]{16}", before)
     assert before == plan_fingerprint.__wrapped__(kernel)
-    for n, plan in enumerate(PLANS[kernel]):
+    table = PLANS if kernel in PLANS else MMA_PLANS
+    for n, plan in enumerate(table[kernel]):
 
         def other(*args: Any, plan: Any = plan, **options: Any) -> LaunchPlan:
             made = plan(*args, **options)
             return replace(made, macros={**made.macros, "THREADS": 32})
 
-        changed = list(PLANS[kernel])
+        changed = list(table[kernel])
         changed[n] = other
-        monkeypatch.setitem(PLANS, kernel, tuple(changed))
+        monkeypatch.setitem(table, kernel, tuple(changed))
         assert plan_fingerprint.__wrapped__(kernel) != before
 
 
@@ -374,6 +464,6 @@ def test_every_case_of_verify_can_be_planned_and_almost_all_fit_an_h200() -> Non
     for case in cases():
         for variant in VARIANTS.values():
             if takes(variant, case):
-                variant.plan(case.problem, case.tiling)
+                variant.plan(case.problem, suited(variant, case).tiling)
     too_large = sum(need.smem_bytes > HOPPER_SMEM_PER_BLOCK for need in needs)
     assert too_large <= len(needs) // 50

@@ -66,8 +66,9 @@ def rows_at(problem: AttentionProblem) -> Iterator[Row]:
         if problem.dtype not in variant.dtypes:
             continue
         tilings = {
-            Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype).clipped(n, n)
+            variant.nearest_tiling(problem, tiling.clipped(n, n))
             for kib in BUDGETS_KIB
+            for tiling in [Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)]
         }
         ordered = sorted(tilings, key=lambda t: (t.block_m, t.block_n))
         for tiling in ordered if variant.tiled else ordered[:1]:

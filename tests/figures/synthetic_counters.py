@@ -39,8 +39,9 @@ def write_counters(root: Path, budgets_kib: tuple[int, ...] = (64,)) -> Path:
             tiling = Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
             point = Point(problem, kib * KIB, tiling, device("h200"))
             for name in VARIANTS:
+                own = VARIANTS[name].nearest_tiling(problem, tiling)
                 for metric, value in counters(name, point).items():
-                    one = row(problem, "fa_kernels", name, tiling, metric, value)
+                    one = row(problem, "fa_kernels", name, own, metric, value)
                     rows.append(replace(one, unit=COUNTER_UNITS[metric]))
     append_rows(folder, rows)
     return folder

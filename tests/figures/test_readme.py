@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_the_table_has_one_row_for_every_kernel(run: Run) -> None:
             (row,) = (r for r in table.splitlines() if f"`{variant.kernel}`" in r)
             assert f"as a control also: {variant.label})" in row
     assert f"`{run.run_id}`" in table
+
+
+def test_tensor_cores_are_held_against_their_own_peak(run: Run) -> None:
+    """As a run that has 05: made of the rows of 04."""
+    sheet = sheet_of(run)
+    rows = (replace(r, variant="flash_mma") for r in run.rows if r.variant == "flash_q_outer")
+    table = kernel_table(replace(run, rows=(*run.rows, *rows)), sheet)
+    for kernel, tensor_cores in (("04_flash_q_outer", False), ("05_flash_mma", True)):
+        (row,) = (r for r in table.splitlines() if f"`{kernel}`" in r)
+        assert f" % of {sheet.peak_tflops('float16', tensor_cores):.0f} |" in row
 
 
 def test_a_readme_without_markers_is_refused() -> None:

@@ -62,11 +62,12 @@ def test_markers_beside_words_differ_too() -> None:
 def test_the_compared_variants_have_their_familys_pure_hue() -> None:
     assert theme.style_of("standard_tiled").colour == "#D55E00"
     assert theme.style_of("flash_q_outer").colour == "#009E73"
-    # As everywhere in a family, the algorithms come before the controls.
+    # As everywhere in a family, the algorithms come before the controls, and those before the same
+    # algorithm on other units.
     assert [look.line for look in theme._FAMILIES["flash"]] == [
         theme.style_of(name).colour
         for name in ("flash_q_outer", "flash_kv_outer", "flash_q_outer_one_block",
-                     "flash_kv_outer_io")
+                     "flash_kv_outer_io", "flash_mma")
     ]  # fmt: skip
 
 

@@ -376,6 +376,23 @@ def test_second_derivative_is_refused_in_words() -> None:
         dq.sum().backward()
 
 
+@pytest.mark.parametrize("tiling", [None, fa.Tiling(16, 16), fa.Tiling(2, 3)])
+@pytest.mark.parametrize(
+    ("variant", "partner"),
+    [(n, p) for n, v in fa.VARIANTS.items() if (p := v.control_for or v.same_algorithm)],
+)
+def test_variant_without_a_backward_of_its_own_has_its_partners(
+    variant: str, partner: str, tiling: fa.Tiling | None
+) -> None:
+    gradients = []
+    for name in (variant, partner):
+        tensors = inputs(torch.float16)
+        attention(*tensors, variant=name, tiling=tiling, causal=True).sum().backward()
+        gradients.append([x.grad for x in tensors])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3)
+
+
 def test_variant_without_a_backward_is_refused_before_it_runs() -> None:
     with pytest.raises(NotImplementedError, match="standard_naive.*no backward.*'flash_q_outer'"):
         attention(*inputs(), variant="standard_naive")

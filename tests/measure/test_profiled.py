@@ -49,7 +49,7 @@ def on_numpy(variant: Variant, error: float = 0.0) -> Variant:
         out, lse = variant.reference(q, k, v, p, t)
         return out + np.float32(error), lse, None
 
-    return replace(variant, run=run)
+    return replace(variant, run=run, prepare=None)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_kernels.measure import sanitize as subject
+from fa_kernels.measure.cases import suits
 from fa_kernels.measure.sanitize import TOOLS, run_tool, sanitize, small_cases
 from fa_kernels.variants import VARIANTS
 
@@ -70,3 +71,5 @@ def test_the_small_cases_reach_every_kernel_and_every_hook() -> None:
     assert any(p.group > 1 for p in problems)
     for variant in VARIANTS.values():
         assert any(p.dtype in variant.dtypes and p.block_mask is None for p in problems)
+        for case in (case for case in small_cases() if suits(variant, case)):
+            variant.plan(case.problem, case.tiling)  # no tiles that it would refuse

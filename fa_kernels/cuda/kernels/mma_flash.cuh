@@ -1,0 +1,337 @@
+// The parts of FlashAttention on tensor cores: what a warp does with its rows of Q and a K/V tile.
+//
+// A warp owns WARP_ROWS = 16 or 32 rows; S, P and O live in its registers as accumulators of
+// mma.cuh. Shared memory holds Q, two stages of K and V, and the cells of a block mask;
+// fa_kernels/tiling.py (flash_mma_smem, with_block_mask) states the same layout in Python.
+#pragma once
+
+#include "block_mask.cuh"
+#include "io.cuh"
+#include "mma.cuh"
+
+constexpr int WARP_ROWS = BLOCK_M * WARP / THREADS;
+constexpr int M_FRAGS = WARP_ROWS / 16;    // of 16 rows
+constexpr int N_FRAGS = BLOCK_N / 8;       // of 8 keys
+constexpr int D_FRAGS = HEAD_DIM_PAD / 8;  // of 8 columns of O
+constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM_PAD;
+constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM_PAD;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+static_assert(WARP_ROWS % 16 == 0 && BLOCK_N % 16 == 0, "tiles are whole 16 x 16 fragments");
+static_assert(STAGES == 1 || STAGES == 2, "K and V are single or double buffered");
+static_assert(!OVERLAP || STAGES == 2, "to compute S ahead, K has to be there");
+static_assert(SMEM_BYTES == Q_BYTES + 2 * STAGES * KV_BYTES + 2 * MASK_SMEM_BYTES,
+              "SMEM_BYTES does not match the layout: fix tiling.flash_mma_smem or this header");
+
+// By how many powers of two a maximum may grow before O is rescaled: fp16 holds 2^15.
+#define RESCALE_ABOVE 8.f
+// Scores stay bare products, and scale is applied inside exp2; a bias and scales <= 0 need them
+// scaled before the maximum is taken.
+#define SCALE_FIRST (BIAS || !FOLD_SCALE)
+
+// Addresses in shared memory, as PTX wants them, and one pointer.
+struct MmaSmem {
+    unsigned q;            // [BLOCK_M, HEAD_DIM], and O on its way out
+    unsigned k;            // [STAGES, BLOCK_N, HEAD_DIM]
+    unsigned v;            // [STAGES, BLOCK_N, HEAD_DIM]
+    unsigned char* cells;  // [CELL_ROWS, CELL_COLS], only if a block mask can cut tiles
+
+    __device__ __forceinline__ explicit MmaSmem(unsigned char* smem)
+        : q(smem_address(smem)), k(q + Q_BYTES), v(k + STAGES * KV_BYTES),
+          cells(smem + Q_BYTES + 2 * STAGES * KV_BYTES) {}
+    // There are two tables of cells: warps that are still in the visit before look at the other.
+    __device__ __forceinline__ void turn_cells(int visit) {
+        if (CUTS_TILES && visit > 0) cells += visit % 2 ? MASK_SMEM_BYTES : -MASK_SMEM_BYTES;
+    }
+};
+
+// The accumulators of a warp's rows: [m][n][c], see mma.cuh. Row `half` of fragment m is 16 m +
+// 8 half + lane / 4; c = 2 half and 2 half + 1 are its two columns.
+template <int FRAGS>
+using Rows = float[M_FRAGS][FRAGS][4];
+using RowValues = float[M_FRAGS][2];
+
+template <int FRAGS>
+__device__ __forceinline__ void clear(Rows<FRAGS>& rows) {
+#pragma unroll
+    for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+        for (int n = 0; n < FRAGS; ++n)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) rows[m][n][c] = 0.f;
+}
+
+// The warp's rows of Q as A fragments, 16 columns at a time: from registers, or read again for
+// every tile of K. Lane l points ldmatrix at row l % 8 of matrix l / 8, and the matrices are the
+// upper and the lower rows of the left columns, then of the right ones.
+struct QRows {
+    TileReader reader;
+#if Q_IN_REGS
+    unsigned regs[HEAD_DIM_PAD / 16][M_FRAGS][4];
+#endif
+
+    __device__ __forceinline__ QRows(unsigned tile, int warp_row0, int lane)
+        : reader(tile, warp_row0 + lane % 16, lane / 16) {}
+    __device__ __forceinline__ void read(unsigned (&a)[M_FRAGS][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m)
+            ldmatrix(a[m], reader.at(16 * m, 2 * k));
+    }
+    // Call when Q is in shared memory.
+    __device__ __forceinline__ void keep() {
+#if Q_IN_REGS
+#pragma unroll
+        for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) read(regs[k], k);
+#endif
+    }
+    __device__ __forceinline__ void fragments(unsigned (&a)[M_FRAGS][4], int k) const {
+#if Q_IN_REGS
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[m][i] = regs[k][m][i];
+#else
+        read(a, k);
+#endif
+    }
+};
+
+// S = Q K^T of one tile. K is stored as the products want it: a key is a column of B. After the
+// products of 16 columns it calls `between`: tensor cores work on while the warp does other things.
+template <typename Between>
+__device__ __forceinline__ void scores(Rows<N_FRAGS>& s, const QRows& q, unsigned k_tile, int lane,
+                                       Between between) {
+    clear(s);
+    const TileReader keys(k_tile, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) {
+        unsigned a[M_FRAGS][4];
+        q.fragments(a, k);
+#pragma unroll
+        for (int n = 0; n < N_FRAGS; n += 2) {
+            unsigned b[4];
+            ldmatrix(b, keys.at(8 * n, 2 * k));
+#pragma unroll
+            for (int m = 0; m < M_FRAGS; ++m) {
+                mma(s[m][n], a[m], b[0], b[1]);
+                mma(s[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+        between(k);
+    }
+}
+
+// Scales where that comes first, adds the bias, and puts -inf where an element is masked.
+__device__ __forceinline__ void mask_scores(Rows<N_FRAGS>& s, const TileMask& mask, float scale,
+                                            int warp_row0, int lane, Traffic& traffic) {
+    const bool all = mask.keeps_all();
+    if (all && !SCALE_FIRST && !MASK) return;
+#pragma unroll
+    for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+        for (int n = 0; n < N_FRAGS; ++n)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const int row = warp_row0 + 16 * m + c / 2 * 8 + lane / 4;
+                const int col = 8 * n + lane % 4 * 2 + c % 2;
+                if (SCALE_FIRST) s[m][n][c] = __fmul_rn(s[m][n][c], scale);
+                if (!all && !mask.keeps(row, col))
+                    s[m][n][c] = -INF;
+                else if (MASK || BIAS)
+                    s[m][n][c] = mask.score(row, col, s[m][n][c], traffic);
+            }
+}
+
+// One step of the online softmax, in pieces that can stand between the products of the next tile: S
+// becomes P, and m, l and O are brought up to date. l holds this lane's columns only: they are
+// added up once, at the end.
+struct Softmax {
+    RowValues m, l, alpha;
+    bool any_grows;
+
+    __device__ __forceinline__ Softmax() {
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i) {
+            m[i][0] = m[i][1] = -INF;
+            l[i][0] = l[i][1] = 0.f;
+        }
+    }
+    // m, and l in its terms. Row by row: what a row gives must not depend on its neighbours.
+    __device__ __forceinline__ void maxima(const Rows<N_FRAGS>& s, float scale) {
+        const float unit = SCALE_FIRST ? UNITS_TO_LOG2 : scale;
+        any_grows = false;
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float largest = fmaxf(s[i][0][2 * half], s[i][0][2 * half + 1]);
+#pragma unroll
+                for (int n = 1; n < N_FRAGS; ++n)
+                    largest = fmaxf(largest, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
+                largest = reduce_lanes(largest, 4, [](float a, float b) { return fmaxf(a, b); });
+                // From -inf to -inf the growth is NaN, which is no growth; from -inf to a number
+                // alpha is 0.
+                const float growth = (largest - m[i][half]) * unit;
+                const bool grows = growth > (LAZY_RESCALE ? RESCALE_ABOVE : 0.f);
+                alpha[i][half] = grows ? fast_exp2(-growth) : 1.f;
+                m[i][half] = grows ? largest : m[i][half];
+                l[i][half] *= alpha[i][half];
+                any_grows |= grows;
+            }
+    }
+    // P in the place of S: one of `parts` parts.
+    __device__ __forceinline__ void exponentials(Rows<N_FRAGS>& s, float scale, int part,
+                                                 int parts) {
+#pragma unroll
+        for (int f = 0; f < M_FRAGS * N_FRAGS; ++f) {
+            if (f * parts / (M_FRAGS * N_FRAGS) != part) continue;
+            const int i = f % M_FRAGS, n = f / M_FRAGS;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                // A row that has seen only masked keys has m = -inf; -inf - -inf would be NaN.
+                const float m_safe = m[i][c / 2] == -INF ? 0.f : m[i][c / 2];
+                float& p = s[i][n][c];
+                p = SCALE_FIRST ? fast_exp2((p - m_safe) * UNITS_TO_LOG2)
+                                : fast_exp2(fmaf(p, scale, -__fmul_rn(m_safe, scale)));
+                l[i][c / 2] += p;
+            }
+        }
+    }
+    // O in terms of the new maxima.
+    __device__ __forceinline__ void rescale(Rows<D_FRAGS>& o) const {
+        if (LAZY_RESCALE && !__any_sync(ALL_LANES, any_grows)) return;
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i)
+#pragma unroll
+            for (int n = 0; n < D_FRAGS; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) o[i][n][c] *= alpha[i][c / 2];
+    }
+    // lse, and O divided by l; a row with no kept key gives -inf and 0.
+    __device__ __forceinline__ void finish(Rows<D_FRAGS>& o, float scale, const Extras& extras,
+                                           float* lse, int rows, int warp_row0, int lane,
+                                           Traffic& traffic) const {
+        const float unit = SCALE_FIRST ? UNITS_TO_LN : scale * LN2;
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float total =
+                    reduce_lanes(l[i][half], 4, [](float a, float b) { return a + b; });
+                const int row = warp_row0 + 16 * i + 8 * half + lane / 4;
+                if (row < rows && lane % 4 == 0) {
+                    lse[row] = total == 0.f ? -INF : m[i][half] * unit + logf(total);
+                    traffic.write(TENSOR_LSE, 4);
+                }
+                float factor = total == 0.f ? 0.f : 1.f / total;
+#if DROPOUT
+                factor *= extras.keep_scale;
+#endif
+#pragma unroll
+                for (int n = 0; n < D_FRAGS; ++n) {
+                    o[i][n][2 * half] *= factor;
+                    o[i][n][2 * half + 1] *= factor;
+                }
+            }
+    }
+};
+
+#if DROPOUT
+// Zero where dropout drops; what is kept gets its factor 1 / (1 - p) at the end, with 1 / l.
+__device__ __forceinline__ void drop(Rows<N_FRAGS>& p, const TileMask& mask, int warp_row0,
+                                     int lane, Traffic& traffic) {
+#pragma unroll
+    for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+        for (int n = 0; n < N_FRAGS; ++n) {
+            const int row = warp_row0 + 16 * m + lane / 4, col = 8 * n + lane % 4 * 2;
+#if DROPOUT == 1
+            // Four keys a draw, and a lane holds two of them in each of two rows: the even lane
+            // draws the upper row, the odd one the lower, and they swap what the other needs.
+            const bool odd = lane % 2;
+            const uint4 draw = philox(
+                make_uint4(unsigned(mask.q0 + row + 8 * odd), unsigned(mask.k0 + col) / 4,
+                           mask.extras.head, mask.extras.batch),
+                mask.extras.seed);
+            const unsigned first = __shfl_xor_sync(ALL_LANES, odd ? draw.x : draw.z, 1);
+            const unsigned second = __shfl_xor_sync(ALL_LANES, odd ? draw.y : draw.w, 1);
+            const unsigned words[4] = {odd ? first : draw.x, odd ? second : draw.y,
+                                       odd ? draw.z : first, odd ? draw.w : second};
+#pragma unroll
+            for (int c = 0; c < 4; ++c)
+                if (words[c] < mask.extras.drop_below) p[m][n][c] = 0.f;
+#else
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const int r = row + c / 2 * 8, key = col + c % 2;
+                if (mask.keeps(r, key) &&
+                    mask.extras.keep_factor(mask.q0 + r, mask.k0 + key, traffic) == 0.f)
+                    p[m][n][c] = 0.f;
+            }
+#endif
+        }
+}
+#endif
+
+// O += P V. V is stored by keys, the products want it by columns: ldmatrix transposes.
+__device__ __forceinline__ void add_product(Rows<D_FRAGS>& o, const Rows<N_FRAGS>& p,
+                                            unsigned v_tile, int lane) {
+    const TileReader values(v_tile, lane % 16, lane / 16);
+#pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) {
+        unsigned a[M_FRAGS][4];
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                a[m][i] = pack(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < D_FRAGS; n += 2) {
+            unsigned b[4];
+            ldmatrix_transposed(b, values.at(16 * k, n));
+#pragma unroll
+            for (int m = 0; m < M_FRAGS; ++m) {
+                mma(o[m][n], a[m], b[0], b[1]);
+                mma(o[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// Rounds O to the io dtype and stores it, 16 bytes a lane: by way of the warp's own rows of Q's
+// tile, which nobody reads any more.
+__device__ __forceinline__ void store_rows(const Rows<D_FRAGS>& o, unsigned tile, io_t* out,
+                                           i64 row_stride, int rows, int warp_row0, int lane,
+                                           Traffic& traffic) {
+#pragma unroll
+    for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+        for (int n = 0; n < D_FRAGS; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = warp_row0 + 16 * m + 8 * half + lane / 4;
+                asm volatile("st.shared.b32 [%0], %1;" ::"r"(chunk_address(tile, row, n) +
+                                                             lane % 4 * 4),
+                             "r"(pack(o[m][n][2 * half], o[m][n][2 * half + 1]))
+                             : "memory");
+            }
+    __syncwarp();  // the warp's rows are written before its lanes read them by chunks
+#pragma unroll 4
+    for (int i = lane; i < WARP_ROWS * D_CHUNKS; i += WARP) {
+        const int row = warp_row0 + i / D_CHUNKS, chunk = i % D_CHUNKS;
+        const int n = row < rows ? max(0, min(8, HEAD_DIM - 8 * chunk)) : 0;
+        if (n == 0) continue;
+        uint4 bits;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                     : "r"(chunk_address(tile, row, chunk)));
+        io_t* to = out + row * row_stride + 8 * chunk;
+        traffic.write(TENSOR_OUT, 2 * n);
+        if (ALIGNED && n == 8) {
+            *reinterpret_cast<uint4*>(to) = bits;
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+            if (e < n) to[e] = static_cast<io_t>(word(bits, e / 2) >> 16 * (e % 2));
+    }
+}

@@ -1,0 +1,129 @@
+"""A call that was checked and planned before, ready to launch again: what repeated calls cost.
+
+CuPy looks at every argument of every launch, which for sixteen arguments takes longer than a small
+attention call on the GPU. A recipe lays them out once, as the driver wants them: a repeated call
+writes five addresses and launches.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.cuda.compile import load_entry
+from fa_kernels.cuda.launch import DEFAULT_SMEM_BYTES
+from fa_kernels.cuda.plan import LaunchPlan
+
+#: Calls that are remembered; more different ones than this start again.
+MAX_RECIPES = 256
+#: Where q, k, v, out and lse stand among the arguments.
+_POINTERS_AT = (0, 2, 4, 6, 8)
+
+
+class Recipe:
+    """One launch with everything but its arrays: a kernel, its grid, and its other arguments.
+
+    Called with q, k, v, CuPy arrays or torch tensors, it gives out and lse of their kind, on the
+    current stream of their library. Right for arrays of the same `key` alone.
+    """
+
+    def __init__(self, plan: LaunchPlan, args: Sequence[Any]) -> None:
+        """`args`: those of a launch, beginning with q, k, v, out, each with its strides, and lse.
+
+        Arrays of one element go by value, as in any launch (cuda/arguments.py).
+        """
+        import cupy
+        from cupy_backends.cuda.api import driver
+
+        (step,) = plan.steps
+        kernel = load_entry(plan.kernel, plan.macros, step.entry)
+        if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
+            kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+        self._kernel = kernel  # keeps its module loaded
+        self._launch, self._cupy = driver.launchKernel, cupy
+        self._shape = (kernel.kernel.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
+        out, lse = args[6], args[8]
+        self._out, self._lse = (out.shape, out.dtype), (lse.shape, np.dtype(np.float32))
+        self._pointers = np.zeros(len(_POINTERS_AT), np.uint64)
+        # cuLaunchKernel takes an array of addresses of the arguments' values, which must live.
+        self._values = [
+            self._pointers[_POINTERS_AT.index(at) :][:1]
+            if at in _POINTERS_AT
+            else np.ascontiguousarray(value)
+            for at, value in enumerate(args)
+        ]
+        addresses = np.array([value.ctypes.data for value in self._values], np.uint64)
+        self._addresses, self._params = addresses, addresses.ctypes.data
+        # The driver copies the values while it launches, without the interpreter's lock.
+        self._lock = threading.Lock()
+
+    def __call__(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+        """out like q, contiguous, and lse (batch, nheads, seqlen_q) fp32."""
+        cupy = self._cupy
+        if type(q) is cupy.ndarray:
+            out, lse = cupy.ndarray(*self._out), cupy.ndarray(*self._lse)
+            stream = cupy.cuda.get_current_stream().ptr
+            arrays = (q.data.ptr, k.data.ptr, v.data.ptr, out.data.ptr, lse.data.ptr)
+        else:
+            torch = sys.modules["torch"]
+            out = torch.empty(self._out[0], dtype=q.dtype, device=q.device)
+            lse = torch.empty(self._lse[0], dtype=torch.float32, device=q.device)
+            stream = torch.cuda.current_stream(q.device).cuda_stream
+            arrays = tuple(x.data_ptr() for x in (q, k, v, out, lse))
+        with self._lock:
+            self._pointers[:] = arrays
+            self._launch(*self._shape, stream, self._params, 0)
+        return out, lse
+
+
+_recipes: dict[Hashable, Recipe] = {}
+
+
+def key(q: Any, k: Any, v: Any, *options: Hashable) -> Hashable | None:
+    """What decides how a call is launched; None unless q, k, v lie on the current GPU.
+
+    Sizes, strides, dtypes, whether rows start at multiples of 16 bytes, and `options` with their
+    types: 1 is not True. CuPy arrays, or torch tensors that need no gradient.
+    """
+    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
+    if cupy is not None and type(q) is type(k) is type(v) is cupy.ndarray:
+        device = cupy.cuda.runtime.getDevice()
+        at_q, at_k, at_v = q.data, k.data, v.data
+        if not at_q.device_id == at_k.device_id == at_v.device_id == device:
+            return None
+        aligned = (at_q.ptr | at_k.ptr | at_v.ptr) % 16 == 0
+        sizes = (q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
+    elif cupy is not None and torch is not None and type(q) is type(k) is type(v) is torch.Tensor:
+        if not all(x.is_cuda and not x.requires_grad and not x.is_neg() for x in (q, k, v)):
+            return None
+        if not all(x.layout is torch.strided for x in (q, k, v)):
+            return None
+        device = torch.cuda.current_device()
+        if not q.device.index == k.device.index == v.device.index == device:
+            return None
+        aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
+        sizes = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride())
+    else:
+        return None
+    return (*sizes, q.dtype, k.dtype, v.dtype, aligned, device, *options, *map(type, options))
+
+
+def find(of: Hashable | None) -> Recipe | None:
+    """The recipe for a key, if there is one."""
+    return None if of is None else _recipes.get(of)
+
+
+def remember(of: Hashable | None, make: Callable[[], Recipe | None]) -> None:
+    """Keep the recipe that `make` gives, if it gives one."""
+    if of is None:
+        return
+    recipe = make()
+    if recipe is None:
+        return
+    if len(_recipes) >= MAX_RECIPES:
+        _recipes.clear()
+    _recipes[of] = recipe

@@ -1,0 +1,207 @@
+"""The fast kernels beside their peers, in one process: d, N, mask and dtype; steps; launch cost."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.attention import attention
+from fa_kernels.cuda.compile import compile_report
+from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
+from fa_kernels.cuda.plan_mma import SWITCHES
+from fa_kernels.measure import records, timing
+from fa_kernels.measure.about import current_arch
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.point import (
+    Contender,
+    measure_problem,
+    our_contender,
+    peer_contender,
+    random_inputs,
+    row_of,
+)
+from fa_kernels.measure.sweep import installed_peers, start_run, write_about
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from fa_kernels.variants import VARIANTS, Variant
+
+#: Variants that run on tensor cores.
+FAST = ("flash_mma",)
+PEERS = ("torch_flash", "torch_cudnn")
+SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
+HEAD_DIMS = (64, 128, 256)
+MASKS = (None, "bottom_right")
+DTYPES = ("float16", "bfloat16")
+#: B N and H d, as in the papers' benchmarks.
+TOKENS, WIDTH = 16384, 2048
+#: Where every switch of a kernel is turned off once, to see what it is worth.
+STEPS_AT = (4096, None, "float16")
+#: Where other tiles than the default are measured, with and without a causal mask.
+TILES_AT, BLOCKS_M, BLOCKS_N = (4096, "float16"), (64, 128), (32, 64, 96, 128)
+#: What a call from Python costs is measured on a problem that a GPU is done with at once.
+LAUNCH_PROBLEM = AttentionProblem(1, 16, 128, 128, 64, "float16")
+
+
+def problems() -> list[AttentionProblem]:
+    """The grid, smallest head_dim first."""
+    return [
+        AttentionProblem(TOKENS // n, WIDTH // d, n, n, d, dtype, causal)
+        for d in HEAD_DIMS
+        for dtype in DTYPES
+        for causal in MASKS
+        for n in SEQLENS
+    ]
+
+
+def without(variant: Variant, switch: str) -> Variant:
+    """`variant` with one of its switches turned off, under a name that says so."""
+    options: dict[str, Any] = {"without": (switch,)}
+    return replace(
+        variant,
+        name=f"{variant.name}_without_{switch.lower()}",
+        run=partial(variant.run, **options),
+        plan=partial(variant.plan, **options),
+        prepare=None if variant.prepare is None else partial(variant.prepare, **options),
+    )
+
+
+def contenders(problem: AttentionProblem, peers: Sequence[str]) -> list[Contender]:
+    """Our fast variants with their default tiles, at some points others and without each switch;
+    then the peers."""
+    limit, ours = smem_limit_bytes(), []
+    at = (problem.seqlen_q, problem.causal, problem.dtype)
+    for name in FAST:
+        variant = VARIANTS[name]
+        tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
+        ours.append(our_contender(variant, tiling, problem))
+        if (problem.seqlen_q, problem.dtype) == TILES_AT:
+            others = itertools.starmap(Tiling, itertools.product(BLOCKS_M, BLOCKS_N))
+            ours += [our_contender(variant, t, problem) for t in others if t != tiling]
+        if at == STEPS_AT:
+            macros = variant.plan(problem, tiling).macros
+            on = (switch for switch in SWITCHES if macros[switch])
+            ours += [our_contender(without(variant, s), tiling, problem) for s in on]
+    return [*ours, *(peer_contender(BASELINES[name], problem) for name in peers)]
+
+
+def _plans(work: Sequence[AttentionProblem]) -> Iterator[Any]:
+    limit = smem_limit_bytes()
+    for problem in work:
+        for name in FAST:
+            variant = VARIANTS[name]
+            tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
+            tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+            for count in (False, True):
+                yield variant.plan(problem, tiling, count_traffic=count)
+
+
+def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
+    """What a call costs the host, in microseconds, and the first compilation, in seconds.
+
+    Host time of 200 calls that are queued one behind another, by their number: median of 20 such
+    rounds, each begun with an idle GPU.
+    """
+    import cupy
+
+    problem = LAUNCH_PROBLEM
+    q, k, v = random_inputs(problem)
+    calls: dict[tuple[str, str, str], Callable[[], Any]] = {
+        ("fa_kernels", "flash_mma", "CuPy arrays"): lambda: attention(q, k, v, variant="flash_mma")
+    }
+    if installed_peers():
+        import sys
+
+        from fa_kernels.measure.baselines import tensors
+
+        tq, tk, tv = tensors(q, k, v)
+        sdpa = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+        calls["fa_kernels", "flash_mma", "torch tensors"] = lambda: attention(
+            tq, tk, tv, variant="flash_mma"
+        )
+        calls["torch_flash", "sdpa", "torch tensors, torch's own choice"] = lambda: sdpa(tq, tk, tv)
+    for (provider, variant, arrays), call in calls.items():
+        for _ in range(20):
+            call()
+        samples = []
+        for _ in range(20):
+            cupy.cuda.Device().synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            samples.append((time.perf_counter() - start) / 200 * 1e6)
+        cost = timing.summarise(samples)
+        say(f"a call of {provider} {variant} with {arrays}: {cost.median:.1f} us")
+        contender = replace(our_contender(VARIANTS["flash_mma"], _tiling(problem), problem),
+                            provider=provider, variant=variant, tiling=None)  # fmt: skip
+        row = row_of(problem, contender, "launch_us", value=cost.median, detail=arrays)
+        yield replace(row, p20=cost.p20, p80=cost.p80, n=cost.n)
+    for head_dim in HEAD_DIMS:
+        yield _compiled(replace(problem, head_dim=head_dim, softmax_scale=None))
+
+
+def _tiling(problem: AttentionProblem) -> Any:
+    variant = VARIANTS["flash_mma"]
+    return variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+
+
+def _compiled(problem: AttentionProblem) -> records.Row:
+    tiling, variant = _tiling(problem), VARIANTS["flash_mma"]
+    plan = variant.plan(problem, tiling)
+    report = compile_report(plan.kernel, plan.macros, current_arch())
+    contender = our_contender(variant, tiling, problem)
+    detail = "NVRTC alone, as at the first call of a build; later ones come from CuPy's disk cache"
+    return row_of(problem, contender, "compile_s", value=report.seconds, detail=detail)
+
+
+def _left(problem: AttentionProblem, rows: Sequence[records.Row]) -> bool:
+    return not any(row.metric == "latency_ms" and row.problem == problem for row in rows)
+
+
+def record_speed(
+    root: Path,
+    label: str,
+    command: str,
+    resume: str | None = None,
+    commit: str | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[Path, bool]:
+    """Measure every problem into a run of kind "speed"; its folder, and whether it is whole.
+
+    Arguments and errors as `backward_run.record_backward`.
+    """
+    start = time.monotonic()
+    folder = start_run(label, command, root, resume, commit)
+    records.load_run.cache_clear()
+    run = records.load_run(folder.name, root)
+    if resume is None:
+        write_about(folder, {**run.about, "kind": "speed"})
+        records.load_run.cache_clear()
+    if not any(row.metric == "launch_us" for row in run.rows):
+        records.append_rows(folder, launch_rows(say))
+    work = [problem for problem in problems() if _left(problem, run.rows)]
+    say(f"{len(run.rows)} rows recorded, {len(work)} problems to do")
+    say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")
+    peers = [name for name in PEERS if name in installed_peers()]
+    flush = timing.Flush()
+    for number, problem in enumerate(work):
+        elapsed = time.monotonic() - start
+        if seconds is not None and elapsed > seconds:
+            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
+            return folder, False
+        found = list(measure_problem(problem, contenders(problem, peers), flush))
+        records.append_rows(folder, found)
+        times: dict[str, float | None] = {}
+        for row in found:
+            if row.metric == "latency_ms":
+                name = row.variant if row.provider == records.OURS else row.provider
+                times.setdefault(name, row.median)
+        text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
+        failed = "".join(f", {r.variant} {r.status}" for r in found if r.status != "ok")
+        say(f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: {text} ms{failed}")
+    return folder, True

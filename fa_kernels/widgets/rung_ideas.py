@@ -1,0 +1,66 @@
+"""Where each rung's one idea stands in its source: anchors that a test looks for.
+
+Line numbers would go stale with every edit; an anchor is a piece of a line that must be there. The
+words beside an idea are in the labels, under [rung_reader.ideas].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fa_kernels.cuda.kernel_file import KernelFile
+
+
+@dataclass(frozen=True)
+class Idea:
+    """Lines from the first that holds `start` to the next that holds `end`.
+
+    Looked for in the kernel's own file, then in the headers it is built from.
+    """
+
+    key: str
+    kernel: str
+    start: str
+    end: str
+
+
+_01, _02, _03 = "01_standard_naive", "02_standard_tiled", "03_flash_kv_outer"
+_04, _05 = "04_flash_q_outer", "05_flash_mma"
+
+IDEAS: tuple[Idea, ...] = (
+    Idea("naive_product", _01, "sum += to_float(q[c])", "sum += to_float(q[c])"),
+    Idea("naive_stores_s", _01, "s[i64(row_of_all) * seqlen_k + col] =", "s[i64("),
+    Idea("naive_output", _01, "for (int key = begin; key < end; ++key)", "sum +="),
+    Idea("tiles", _02, "load_tile<BLOCK_M, ALIGNED>(q_smem", "__syncthreads();"),
+    Idea("register_tile", _02, "Chunk a_rmem[S_ROWS], b_rmem", "s_rmem[i][j] +="),
+    Idea("stores_s", _02, "store_scores(s, s_smem", "traffic);"),
+    Idea("kv_outside", _03, "for (int k_tile = range.begin_of(0)", "k_tile"),
+    Idea("scores_stay", _03, "scores_tile(smem.s", "softmax_tile<true>("),
+    Idea("online", _03, "const float m_new = fmaxf(m_old, m_tile);", "const float m_new"),
+    Idea("o_from_hbm", _03, "if (first)", "o.load<O_VECTOR>"),
+    Idea("o_normalised", _03, "o.scale_rows(smem.alpha);", "o.divide_rows(smem.l);"),
+    Idea("q_outside", _04, "const int q_tile = q_tiles - 1", "const int q0 ="),
+    Idea("kv_inside", _04, "while (walk.more()) {", "const int k0 ="),
+    Idea("o_stays", _04, "o.scale_rows(smem.alpha);", "o.add_product(smem.s"),
+    Idea("o_once", _04, "__syncthreads();  // 1 / l of every row", "o.store<ALIGNED>"),
+    Idea("mma", _05, "mma.sync.aligned.m16n8k16", '"r"(a[0])'),
+    Idea("products", _05, "mma(s[m][n], a[m], b[0], b[1]);", "mma(s[m][n + 1]"),
+    Idea("p_repacked", _05, "a[m][i] = pack(p[m]", "pack("),
+    Idea("copied_ahead", _05, "cp.async.cg.shared.global", '"memory");'),
+    Idea("swizzle", _05, "constexpr int swizzled(", "#endif"),
+    Idea("folded_scale", _05, "fast_exp2(fmaf(p, scale", "fast_exp2(fmaf("),
+)
+
+
+def place_of(idea: Idea, files: Sequence[KernelFile]) -> tuple[KernelFile, range] | None:
+    """The file in which an idea stands, and its lines counted from 0; None if no file holds it."""
+    for file in files:
+        if lines := file.find(idea.start, idea.end):
+            return file, lines
+    return None
+
+
+def ideas_of(kernel: str) -> list[Idea]:
+    """Those of one kernel, in the order in which they are best read."""
+    return [idea for idea in IDEAS if idea.kernel == kernel]

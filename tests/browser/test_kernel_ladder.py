@@ -1,0 +1,118 @@
+"""The widgets of 05 in a real browser: source marked, figures drawn, moved by keys, dark."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.rungs import in_rung_order
+from fa_kernels.widgets.text import labels
+from tests.browser.lab import LabPage
+
+FIGURE = "[data-fa-widget=live-figure]"
+#: The sentences of the widgets with a figure, from top to bottom.
+MARKS = ("resources", "mix", "ladder", "roofline")
+
+
+@pytest.fixture
+def ladder(lab: LabPage) -> LabPage:
+    lab.open("05_kernel_ladder.ipynb")
+    lab.run_all()
+    assert not lab.errors_in_cells()
+    return lab
+
+
+def output(lab: LabPage, mark: str) -> Locator:
+    """The whole widget whose sentence has this mark."""
+    lab.show(f"[data-fa-{mark}]")
+    return lab.page.locator(".jp-OutputArea-output", has=lab.page.locator(f"[data-fa-{mark}]"))
+
+
+def view(lab: LabPage, mark: str) -> Locator:
+    """The same, once plotly has drawn its figure."""
+    shown = output(lab, mark)
+    expect(shown.locator(FIGURE)).not_to_have_attribute("data-fa-redraws", "0")
+    return shown
+
+
+def text_of(element: Locator) -> str:
+    """What an element says, also where it is out of sight and the browser skips its layout."""
+    said = element.text_content() or ""
+    assert said
+    return said
+
+
+def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:
+    for mark in MARKS:
+        shown = view(ladder, mark)
+        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
+        alt = figure.get_attribute("aria-label") or ""
+        assert alt.startswith(text_of(sentence))
+        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
+        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        expect(shown.locator("table")).to_be_attached()
+    ladder.show("[data-fa-table=compiled-check]")
+
+
+def test_a_rung_is_chosen_and_read(ladder: LabPage) -> None:
+    shown = output(ladder, "rung")
+    sentence = shown.locator("[data-fa-rung]")
+    for variant in in_rung_order():
+        number = variant.kernel[:2]
+        shown.locator('[data-fa-choice="rung"] select').select_option(
+            label=f"{number} {variant.label}"
+        )
+        expect(sentence).to_contain_text(f"Rung {number}")
+        expect(shown.locator(".falab-marked").first).to_be_visible()
+    shown.locator("summary").click()
+    whole = shown.locator("details pre")
+    expect(whole.locator(".falab-line").first).to_contain_text("1 // ")
+    files = shown.locator('[data-fa-choice="file"] select')
+    files.select_option(label="io.cuh")
+    expect(whole).to_have_attribute("data-fa-source", "io.cuh")
+    # Long lines scroll inside the box: the page itself must not become wider.
+    box, page = whole.bounding_box(), shown.bounding_box()
+    assert box and page and box["width"] <= page["width"]
+
+
+def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
+    shown = view(ladder, "resources")
+    table = shown.locator("table")
+    before = text_of(table)
+    shown.locator('[data-fa-choice="dtype"] select').select_option(label="fp32")
+    expect(table).not_to_have_text(before)
+    shown = view(ladder, "mix")
+    sentence = shown.locator("[data-fa-mix]")
+    said = text_of(sentence)
+    parts = labels("instruction_mix")["parts"]
+    shown.locator('[data-fa-choice="count"] select').select_option(label=parts["everything"])
+    expect(sentence).not_to_have_text(said)
+    for mark in ("ladder", "roofline"):
+        shown = view(ladder, mark)
+        sentence = shown.locator(f"[data-fa-{mark}]")
+        said = text_of(sentence)
+        slider = shown.locator('[data-fa-knob="N"] input[type=range]')
+        slider.focus()
+        slider.press("ArrowRight")
+        expect(sentence).not_to_have_text(said)
+        slider.press("ArrowLeft")
+        expect(sentence).to_have_text(said)
+    assert not ladder.page.locator(".jp-mod-editMode").count(), "Lab took a key for itself"
+
+
+def test_bars_keep_their_colours_in_the_dark(ladder: LabPage) -> None:
+    ladder.set_theme("JupyterLab Dark")
+    shown = view(ladder, "mix")
+    swatch = shown.get_by_text("■").nth(0)
+    assert text_of(swatch)
+    fills = shown.locator(".barlayer .point path").evaluate_all(
+        "paths => paths.map((path) => getComputedStyle(path).fill)"
+    )
+    rgb = tuple(int(theme.INSTRUCTION_COLOURS["fp32"][i : i + 2], 16) for i in (1, 3, 5))
+    assert f"rgb{rgb}" in fills
+    words = shown.locator(".barlayer text").first
+    ink = tuple(int(theme.ON_LIGHT[i : i + 2], 16) for i in (1, 3, 5))
+    expect(words).to_have_css("fill", f"rgb{ink}")
+    output(ladder, "rung")
+    ladder.set_theme("JupyterLab Light")

@@ -1,0 +1,135 @@
+"""Repeated calls: the launch of the first one, for the arrays it is right for and no others."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fa_kernels.cuda import launch, recipe, run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from tests.cuda.fake_cupy import PROBLEM, GpuArray, Kernel, fake_cupy, inputs
+
+TILING = Tiling(16, 16)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The launches that are made: through CuPy (entry, grid, block, arguments, shared memory,
+    kernel), from recipes what the driver's launchKernel is given."""
+    made: list[Any] = []
+    cupy = fake_cupy()
+    cupy.cuda.runtime = SimpleNamespace(getDevice=lambda: 0)
+    monkeypatch.setattr(cupy, "ndarray", Array)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    driver = SimpleNamespace(launchKernel=lambda *args: made.append(args))
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(driver=driver))
+    compiled = lambda name, macros, entry: Compiled(entry, made)  # noqa: E731
+    monkeypatch.setattr(recipe, "load_entry", compiled)
+    monkeypatch.setattr(launch, "load_entry", compiled)
+    monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(recipe, "_recipes", {})
+    return made
+
+
+class Array(GpuArray):
+    """Made as CuPy makes its arrays, and with their pointer."""
+
+    def __new__(cls, shape: Any, dtype: Any) -> Any:
+        return np.empty(shape, dtype).view(cls)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data, device_id=0)
+
+
+class Compiled(Kernel):
+    """A kernel with a handle."""
+
+    kernel = SimpleNamespace(ptr=4711)
+
+
+def arrays(layout: str = "bhsd", problem: AttentionProblem = PROBLEM) -> list[Any]:
+    return [x.view(Array) for x in inputs(layout, problem)]
+
+
+def value_at(address: int, like: Any) -> np.ndarray:
+    """What lies at an address in this process, read as an argument of that kind."""
+    like = np.asarray(like)
+    raw = (ctypes.c_char * like.dtype.itemsize).from_address(address)
+    return np.frombuffer(bytes(raw), like.dtype)
+
+
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+@pytest.mark.parametrize("name", ["flash_mma", "flash_q_outer"])
+def test_a_recipe_launches_what_the_call_launches(
+    name: str, causal: str | None, calls: list[Any]
+) -> None:
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16", causal)
+    q, k, v = arrays("bshd", problem)
+    getattr(run, f"run_{name}")(q, k, v, problem, TILING)
+    made = getattr(run, f"prepare_{name}")(q, k, v, problem, TILING)
+    other = [x.copy().view(Array) for x in (q, k, v)]
+    out, lse = made(*other)
+    first, again = calls
+    (grid,), (threads,), smem = first[1], first[2], first[4]
+    assert again[:8] == (4711, grid, 1, 1, threads, 1, 1, smem)
+    addresses = np.frombuffer(
+        bytes((ctypes.c_char * (8 * len(first[3]))).from_address(again[9])), np.uint64
+    )
+    assert again[10] == 0
+    pointers = {0: other[0], 2: other[1], 4: other[2], 6: out, 8: lse}
+    for at, (address, argument) in enumerate(zip(addresses, first[3], strict=True)):
+        if at in pointers:
+            assert value_at(int(address), np.uint64(0))[0] == pointers[at].ctypes.data
+        else:
+            assert (value_at(int(address), argument) == np.asarray(argument)).all(), at
+    assert (out.shape, out.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, q.shape[:3], "f4")
+
+
+def test_what_would_be_copied_has_no_recipe(calls: list[Any]) -> None:
+    q, _, v = arrays()
+    wide = np.zeros((2, 3, 23, 32), np.float16).view(Array)[..., ::2]
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
+    assert run.prepare_flash_mma(q, wide, v, problem, TILING) is None
+    recipe.remember("key", lambda: run.prepare_flash_mma(q, wide, v, problem, TILING))
+    assert recipe.find("key") is None
+
+
+def test_keys_differ_where_launches_do(calls: list[Any]) -> None:
+    q, k, v = arrays()
+    base = recipe.key(q, k, v, "auto", True)
+    assert base is not None and base == recipe.key(q, k, v, "auto", True)
+    different = [
+        recipe.key(q, k, v, "auto", 1),  # equal to True, but not the same option
+        recipe.key(q, k, v, "auto", False),
+        recipe.key(q, k, v, "flash_mma", True),
+        recipe.key(q[:, :, ::2], k, v, "auto", True),
+        recipe.key(q, *arrays("bshd")[1:], "auto", True),
+        recipe.key(q.astype(np.float32).view(Array), k, v, "auto", True),
+        recipe.key(q[..., 1:], k[..., 1:], v[..., 1:], "auto", True),
+    ]
+    assert base not in different and len(set(different)) == len(different)
+
+
+def test_only_arrays_on_the_current_gpu_have_a_key(calls: list[Any]) -> None:
+    q, k, v = arrays()
+    assert recipe.key(q.get(), k, v) is None
+    sys.modules["cupy"].cuda.runtime.getDevice = lambda: 1
+    assert recipe.key(q, k, v) is None
+
+
+def test_the_number_of_recipes_is_bounded(calls: list[Any]) -> None:
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16")
+    q, k, v = arrays(problem=problem)
+    made = run.prepare_flash_mma(q, k, v, problem, TILING)
+    assert made is not None
+    for number in range(recipe.MAX_RECIPES + 1):
+        recipe.remember(number, lambda: made)
+    assert recipe.find(0) is None and recipe.find(recipe.MAX_RECIPES) is made
