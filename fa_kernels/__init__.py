@@ -46,6 +46,7 @@ _LAZY = {
     "resources": ("fa_kernels.widgets.resources", "resources"),
     "instruction_mix": ("fa_kernels.widgets.instruction_mix", "instruction_mix"),
     "ladder": ("fa_kernels.widgets.ladder", "ladder"),
+    "speed": ("fa_kernels.widgets.speed", "speed"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
 }

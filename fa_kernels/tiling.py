@@ -67,15 +67,23 @@ def mma_head_dim(head_dim: int) -> int:
 
 
 def flash_mma_smem(
-    block_m: int, block_n: int, head_dim: int, itemsize: int = 2, stages: int = 2
+    block_m: int,
+    block_n: int,
+    head_dim: int,
+    itemsize: int = 2,
+    stages: int = 2,
+    pairs: bool = False,
 ) -> SmemLayout:
-    """Layout of 05: Q, where O passes through at the end, and `stages` of K and V; 16-bit."""
+    """Layout of 05: Q, where O passes through at the end, and `stages` of K and V; 16-bit.
+
+    `pairs` of warps that share rows exchange P and two numbers a row through shared memory.
+    """
     row_bytes = 2 * mma_head_dim(head_dim)
     kv_bytes = stages * row_bytes * block_n
-    return SmemLayout(
-        parts=(("Q", row_bytes * block_m), ("K", kv_bytes), ("V", kv_bytes)),
-        accumulator_bytes=2 * row_bytes * block_m,
-    )
+    parts = [("Q", row_bytes * block_m), ("K", kv_bytes), ("V", kv_bytes)]
+    if pairs:
+        parts += [("P", 2 * block_m * block_n), ("rows", 8 * block_m)]
+    return SmemLayout(parts=tuple(parts), accumulator_bytes=2 * row_bytes * block_m)
 
 
 def with_block_mask(

@@ -49,8 +49,17 @@ def rows_aligned(*arrays: Any) -> bool:
 
 
 def with_strides(*arrays: Any) -> list[Any]:
-    """Each array followed by its batch, head and row strides: the kernels' `Strides`."""
-    return [part for a in arrays for part in (a, _by_value(_STRIDES, a.strides[:3], a.itemsize))]
+    """Each array followed by its batch, head and row strides: the kernels' `Strides`.
+
+    Along an axis of one element a stride says nothing (torch's is 1): 0 where it is no multiple of
+    the 16 bytes that `rows_aligned` promises.
+    """
+    return [part for a in arrays for part in (a, _by_value(_STRIDES, _steps(a), a.itemsize))]
+
+
+def _steps(array: Any) -> tuple[int, ...]:
+    pairs = zip(array.strides[:3], array.shape[:3], strict=True)
+    return tuple(0 if n == 1 and stride % 16 else stride for stride, n in pairs)
 
 
 def _by_value(dtype: np.dtype, strides: tuple[int, ...], itemsize: int) -> np.ndarray:

@@ -13,10 +13,10 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.plan import IO_BITS, PLANS, LaunchPlan
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
-from fa_kernels.cuda.plan_mma import MMA_PLANS
+from fa_kernels.cuda.plan_mma import MMA_PLANS, default_mma_tiling, plan_flash_mma
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, MMA_HEAD_DIMS, Tiling
 from fa_kernels.units import KIB
 
 _SIZES = (4096, 4096)
@@ -68,6 +68,11 @@ def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
     dense = AttentionProblem(**base)
     yield plan(dense, tiling, aligned=False)
     yield plan(dense, tiling, count_traffic=True)
+    if plan is plan_flash_mma:  # its default tiles, of which the grid above holds none
+        for head_dim in MMA_HEAD_DIMS:
+            for limit in (99 * KIB, HOPPER_SMEM_PER_BLOCK):
+                sizes = AttentionProblem(1, 8, *_SIZES, head_dim, "float16")
+                yield plan(sizes, default_mma_tiling(head_dim, 2, limit))
     for option in ("trace", "deterministic"):
         if option in inspect.signature(plan).parameters:
             yield plan(dense, tiling, **{option: True})

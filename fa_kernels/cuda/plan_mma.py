@@ -24,14 +24,23 @@ OTHER_REGISTERS = 56
 #: K and V of so many bytes may be in use at a time: half of an H200's L2, so that both stay in it.
 SECTION_BYTES = 32 * 2**20
 #: The steps from 04 to 05, as macros that can be turned off one by one (to 0, STAGES to 1).
-SWITCHES = ("STAGES", "SWIZZLE", "Q_IN_REGS", "FOLD_SCALE", "LAZY_RESCALE", "OVERLAP")
+SWITCHES = ("STAGES", "SWIZZLE", "Q_IN_REGS", "FOLD_SCALE", "LAZY_RESCALE", "OVERLAP", "PAIRS")
+#: Scales that exp2 can take in: m times a larger one overflows, a smaller one is flushed to zero.
+FOLDED_SCALES = (1e-30, 64.0)
+#: From here on two warps share rows.
+PAIRS_FROM = 192
 #: From here on the next tile's S is computed ahead: below, 32 rows a warp are worth more.
 OVERLAP_FROM = 192
 
 
-def _fragments(warp_rows: int, tiling: Tiling, padded: int) -> int:
-    """Registers per thread that hold a warp's rows of O and S, in fp32."""
-    return warp_rows * (padded + tiling.block_n) // 32
+def _fragments(warp_rows: int, tiling: Tiling, padded: int, pairs: bool = False) -> int:
+    """Registers per thread that hold a warp's part of O and S, in fp32."""
+    return warp_rows * (padded + tiling.block_n) // (64 if pairs else 32)
+
+
+def _pairs(tiling: Tiling, padded: int, plain: bool) -> bool:
+    """Whether two warps share 32 rows, each with half of S and O: O is too much for one."""
+    return plain and padded >= PAIRS_FROM and tiling.block_m == 128 and tiling.block_n % 32 == 0
 
 
 def _warp_rows(tiling: Tiling, padded: int, plain: bool) -> int:
@@ -74,16 +83,19 @@ def plan_flash_mma(
     padded = mma_head_dim(problem.head_dim)
     options = io_macros(problem)
     plain = not any(options[name] for name in ("MASK", "BIAS", "DROPOUT", "PACKED", "WINDOW"))
-    warp_rows = _warp_rows(tiling, padded, plain and problem.block_mask is None)
-    threads = 32 * (tiling.block_m // warp_rows)
+    plain_walk = plain and problem.block_mask is None
+    pairs = "PAIRS" not in without and _pairs(tiling, padded, plain_walk)
+    warp_rows = 32 if pairs else _warp_rows(tiling, padded, plain_walk)
+    threads = 32 * (tiling.block_m // warp_rows) * (2 if pairs else 1)
     registers = min(MAX_REGISTERS, REGISTERS_PER_SM // threads // 8 * 8)
-    need = _fragments(warp_rows, tiling, padded) + OTHER_REGISTERS
+    need = _fragments(warp_rows, tiling, padded, pairs) + OTHER_REGISTERS
     if need > registers or threads > 512:
         raise ValueError(_too_many_registers(problem, tiling, need, registers))
     q_in_regs = plain and need + warp_rows * padded // 64 <= min(registers, 224)
     stages = 1 if "STAGES" in without else 2
-    ahead = need + warp_rows * tiling.block_n // 32 <= registers
-    layout = flash_mma_smem(tiling.block_m, tiling.block_n, problem.head_dim, stages=stages)
+    ahead = not pairs and need + warp_rows * tiling.block_n // 32 <= registers
+    sizes = (tiling.block_m, tiling.block_n, problem.head_dim)
+    layout = flash_mma_smem(*sizes, stages=stages, pairs=pairs)
     layout, sparse, static = block_sparse_build(problem, tiling, layout, copies=2)
     fits_twice = 2 * (layout.smem_bytes + static + 1024) <= H200_SMEM_PER_SM
     few = need + q_in_regs * warp_rows * padded // 64 <= REGISTERS_PER_SM // (2 * threads)
@@ -93,9 +105,10 @@ def plan_flash_mma(
         "HEAD_DIM_PAD": padded,
         "STAGES": stages,
         "SWIZZLE": 1,
+        "PAIRS": int(pairs),
         "OVERLAP": int(padded >= OVERLAP_FROM and ahead and plain and stages == 2),
         "Q_IN_REGS": int(q_in_regs),
-        "FOLD_SCALE": int(problem.scale > 0.0),
+        "FOLD_SCALE": int(FOLDED_SCALES[0] <= problem.scale <= FOLDED_SCALES[1]),
         "LAZY_RESCALE": 1,
         "MIN_BLOCKS": 2 if fits_twice and few else 1,
     }
@@ -131,7 +144,8 @@ def default_mma_tiling(
 ) -> Tiling:
     """What `tiling=None` stands for, by head_dim and the shared memory a block may have."""
     for block_m, block_n in _TILINGS[mma_head_dim(head_dim)]:
-        if flash_mma_smem(block_m, block_n, head_dim).smem_bytes <= limit_bytes:
+        pairs = _pairs(Tiling(block_m, block_n), mma_head_dim(head_dim), True)
+        if flash_mma_smem(block_m, block_n, head_dim, pairs=pairs).smem_bytes <= limit_bytes:
             return Tiling(block_m, block_n)
     return Tiling(16, 16)
 

@@ -7,9 +7,11 @@ writes five addresses and launches.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,26 @@ import numpy as np
 from fa_kernels.cuda.compile import load_entry
 from fa_kernels.cuda.launch import DEFAULT_SMEM_BYTES
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.tiling import Tiling
 
 #: Calls that are remembered; more different ones than this start again.
 MAX_RECIPES = 256
-#: Where q, k, v, out and lse stand among the arguments.
-_POINTERS_AT = (0, 2, 4, 6, 8)
+#: Types of options that are what they look like: no arrays, which may change under the same name.
+_PLAIN = frozenset({type(None), bool, int, float, str, Tiling})
+#: q, k, v, out, each before its strides, and lse.
+_POINTERS = 5
+
+
+class Unmade:
+    """An array that a launch will be given, contiguous and aligned, before there is one."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.itemsize = self.dtype.itemsize
+        self.strides = tuple(
+            int(np.prod(shape[i + 1 :])) * self.itemsize for i in range(len(shape))
+        )
+        self.data = SimpleNamespace(ptr=0)
 
 
 class Recipe:
@@ -43,39 +60,54 @@ class Recipe:
         kernel = load_entry(plan.kernel, plan.macros, step.entry)
         if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
             kernel.max_dynamic_shared_size_bytes = step.smem_bytes
-        self._kernel = kernel  # keeps its module loaded
-        self._launch, self._cupy = driver.launchKernel, cupy
-        self._shape = (kernel.kernel.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
+        self._function = kernel.kernel  # keeps its module loaded
+        self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
+        self._shape = (self._function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
         out, lse = args[6], args[8]
         self._out, self._lse = (out.shape, out.dtype), (lse.shape, np.dtype(np.float32))
-        self._pointers = np.zeros(len(_POINTERS_AT), np.uint64)
+        # Items of a ctypes array are set several times faster than those of a NumPy array.
+        self._pointers = (ctypes.c_uint64 * _POINTERS)()
         # cuLaunchKernel takes an array of addresses of the arguments' values, which must live.
-        self._values = [
-            self._pointers[_POINTERS_AT.index(at) :][:1]
-            if at in _POINTERS_AT
-            else np.ascontiguousarray(value)
-            for at, value in enumerate(args)
-        ]
-        addresses = np.array([value.ctypes.data for value in self._values], np.uint64)
-        self._addresses, self._params = addresses, addresses.ctypes.data
+        self._values = [np.ascontiguousarray(value) for value in args[9:]]
+        self._strides = [np.ascontiguousarray(value) for value in args[1:8:2]]
+        first = ctypes.addressof(self._pointers)
+        addresses: list[int] = []
+        for number, strides in enumerate(self._strides):
+            addresses += [first + 8 * number, strides.ctypes.data]
+        addresses += [first + 8 * len(self._strides), *(x.ctypes.data for x in self._values)]
+        self._addresses = (ctypes.c_uint64 * len(addresses))(*addresses)
+        self._params = ctypes.addressof(self._addresses)
         # The driver copies the values while it launches, without the interpreter's lock.
         self._lock = threading.Lock()
 
     def __call__(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """out like q, contiguous, and lse (batch, nheads, seqlen_q) fp32."""
+        """out like q, contiguous, and lse (batch, nheads, seqlen_q) fp32.
+
+        Raises:
+            MemoryError: neither library's pool has room for them.
+        """
         cupy = self._cupy
         if type(q) is cupy.ndarray:
             out, lse = cupy.ndarray(*self._out), cupy.ndarray(*self._lse)
             stream = cupy.cuda.get_current_stream().ptr
-            arrays = (q.data.ptr, k.data.ptr, v.data.ptr, out.data.ptr, lse.data.ptr)
+            at_q, at_k, at_v = q.data.ptr, k.data.ptr, v.data.ptr
+            at_out, at_lse = out.data.ptr, lse.data.ptr
         else:
             torch = sys.modules["torch"]
-            out = torch.empty(self._out[0], dtype=q.dtype, device=q.device)
-            lse = torch.empty(self._lse[0], dtype=torch.float32, device=q.device)
+            try:
+                out = torch.empty(self._out[0], dtype=q.dtype, device=q.device)
+                lse = torch.empty(self._lse[0], dtype=torch.float32, device=q.device)
+            except torch.OutOfMemoryError as error:
+                raise MemoryError(str(error)) from error
             stream = torch.cuda.current_stream(q.device).cuda_stream
-            arrays = tuple(x.data_ptr() for x in (q, k, v, out, lse))
+            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+            at_out, at_lse = out.data_ptr(), lse.data_ptr()
+        if not self._context():  # the first CUDA call of a thread; the driver makes no context
+            cupy.cuda.runtime.free(0)
+        pointers = self._pointers
         with self._lock:
-            self._pointers[:] = arrays
+            pointers[0], pointers[1], pointers[2] = at_q, at_k, at_v
+            pointers[3], pointers[4] = at_out, at_lse
             self._launch(*self._shape, stream, self._params, 0)
         return out, lse
 
@@ -83,12 +115,15 @@ class Recipe:
 _recipes: dict[Hashable, Recipe] = {}
 
 
-def key(q: Any, k: Any, v: Any, *options: Hashable) -> Hashable | None:
+def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
     """What decides how a call is launched; None unless q, k, v lie on the current GPU.
 
     Sizes, strides, dtypes, whether rows start at multiples of 16 bytes, and `options` with their
-    types: 1 is not True. CuPy arrays, or torch tensors that need no gradient.
+    types: 1 is not True. CuPy arrays, or torch tensors that need no gradient; plain options.
     """
+    for option in options:
+        if type(option) not in _PLAIN:
+            return None
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     if cupy is not None and type(q) is type(k) is type(v) is cupy.ndarray:
         device = cupy.cuda.runtime.getDevice()
@@ -117,13 +152,8 @@ def find(of: Hashable | None) -> Recipe | None:
     return None if of is None else _recipes.get(of)
 
 
-def remember(of: Hashable | None, make: Callable[[], Recipe | None]) -> None:
-    """Keep the recipe that `make` gives, if it gives one."""
-    if of is None:
-        return
-    recipe = make()
-    if recipe is None:
-        return
+def remember(of: Hashable, recipe: Recipe) -> None:
+    """Keep a recipe for a key."""
     if len(_recipes) >= MAX_RECIPES:
         _recipes.clear()
     _recipes[of] = recipe

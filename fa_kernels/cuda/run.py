@@ -14,7 +14,7 @@ from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.arguments import rows_aligned, usable
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.cuda.recipe import Recipe
+from fa_kernels.cuda.recipe import Recipe, Unmade
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.masks import SKIPPED, key_begin, key_end, tile_map
 from fa_kernels.problem import AttentionProblem
@@ -44,7 +44,8 @@ class RowTrace:
 class _Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
-    `inputs` are q, k, v; `scores` is how many arrays shaped like S the kernels want as workspace.
+    `inputs` are q, k, v; `scores` is how many arrays shaped like S the kernels want as workspace;
+    `results(shape, dtype)` makes out and lse, on the GPU if it is not given.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class _Call:
         tiling: Tiling,
         extras: Extras,
         scores: int = 0,
+        results: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         import cupy
@@ -69,8 +71,9 @@ class _Call:
         # has left, and the next S would no longer fit into it.
         shape = (problem.batch, problem.nheads, problem.seqlen_q, problem.seqlen_k)
         self.scores = [cupy.empty(shape, self.q.dtype) for _ in range(scores)]
-        self.out = cupy.empty(self.q.shape, self.q.dtype)
-        self.lse = cupy.empty(self.q.shape[:3], np.float32)
+        empty = results or cupy.empty
+        self.out = empty(self.q.shape, self.q.dtype)
+        self.lse = empty(self.q.shape[:3], np.float32)
         aligned = rows_aligned(self.q, self.k, self.v, self.out)
         self.plan = make_plan(problem, tiling, aligned=aligned, **options)
         self.totals = new_counters() if options.get("count_traffic", False) else None
@@ -163,7 +166,7 @@ def run_flash_q_outer(
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
     """
     plan = plans.plan_flash_q_outer_one_block if one_block_per_head else plans.plan_flash_q_outer
-    options = {"count_traffic": count_traffic, "trace": trace is not None}
+    options: dict[str, Any] = {"count_traffic": count_traffic, "trace": trace is not None}
     call = _Call(plan, (q, k, v), problem, tiling, extras, **options)
     return _launch_flash(call, (), tile_list.by_q, trace)
 
@@ -212,7 +215,7 @@ def run_flash_kv_outer(
     import cupy
 
     plan = plans.plan_flash_kv_outer_io if o_io_dtype else plans.plan_flash_kv_outer
-    options = {"count_traffic": count_traffic, "trace": trace is not None}
+    options: dict[str, Any] = {"count_traffic": count_traffic, "trace": trace is not None}
     call = _Call(plan, (q, k, v), problem, tiling, extras, **options)
     l_hbm = cupy.empty_like(call.lse)
     in_out = call.plan.macros["O_IO_DTYPE"]
@@ -265,7 +268,7 @@ def recipe_of(
     ) -> Recipe | None:
         if any(x.shape[-1] > 1 and x.strides[-1] != x.itemsize for x in (q, k, v)):
             return None
-        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, **options)
+        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=Unmade, **options)
         if not (call.q is q and call.k is k and call.v is v):
             return None
         return Recipe(call.plan, _flash_arguments(call, (), tile_list.by_q, after_scale(problem)))

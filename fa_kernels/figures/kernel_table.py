@@ -1,8 +1,7 @@
-"""The README's table of kernels: what each does, moves and takes, from one recorded run."""
+"""The README's table of kernels: what each does, moves and takes, from the recorded runs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,20 +16,19 @@ from fa_kernels.variants import RUNGS, VARIANTS, Variant
 
 #: The point of the table: long enough that S and P dominate, short enough that all of them run.
 POINT: dict[str, Any] = {"dtype": "float16", "seqlen_q": 4096, "head_dim": 64}
-BEGIN, END = "<!-- kernel table: begin -->", "<!-- kernel table: end -->"
-_BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+_PLAIN: dict[str, Any] = {"pass_": "fwd", "causal": "none", "block_mask": ""}
 
 
 def _fastest(run: Run, provider: str, variant: str) -> Row | None:
-    same = {"provider": provider, "variant": variant, "metric": "latency_ms", "block_mask": ""}
-    rows = run.select(status="ok", **same, **POINT)
+    same = {"provider": provider, "variant": variant, "metric": "latency_ms"}
+    rows = run.select(status="ok", **same, **_PLAIN, **POINT)
     return min(rows, key=lambda row: row.median or 0.0, default=None)
 
 
 def _counted(run: Run, timed: Row) -> str:
     same = {"provider": timed.provider, "variant": timed.variant, "metric": "hbm_bytes"}
-    same["block_mask"] = ""
-    rows = run.select(block_m=timed.block_m, block_n=timed.block_n, **same, **POINT)
+    tiles = {"block_m": timed.block_m, "block_n": timed.block_n}
+    rows = run.select(**tiles, **same, **_PLAIN, **POINT)
     return traffic(rows[0].median) if rows and rows[0].median is not None else "not counted"
 
 
@@ -60,24 +58,31 @@ def _cells(
     ]
 
 
-def kernel_table(run: Run, sheet: Device) -> str:
-    """Markdown: our kernels and the peers at one point of `run`, each with its fastest tiling.
+def kernel_table(run: Run, sheet: Device, speed: Run | None = None) -> str:
+    """Markdown: our kernels and the peers at one point, each with its fastest tiling.
 
-    One row per kernel file; what it can be compiled to as a control is named in its row.
-    `sheet` is the data sheet of the run's GPU: it gives the peaks, and the architecture whose
-    verification record the last column shows.
+    One row per kernel file; what it can be compiled to as a control is named in its row. A kernel
+    that `speed`, a run of that kind on the same GPU, has timed is shown as timed there, all others
+    and the peers as in `run`. `sheet` is the data sheet of that GPU: it gives the peaks, and the
+    architecture whose verification record the last column shows.
     """
-    rows = [
-        _cells(run, OURS, v.name, _what(v), status, sheet)
-        for v in RUNGS.values()
-        for status in [kernel_status(v.kernel, sheet.arch)]
+    elsewhere = [
+        v.name for v in RUNGS.values() if speed is not None and _fastest(speed, OURS, v.name)
     ]
+    rows = []
+    for v in RUNGS.values():
+        source = speed if speed is not None and v.name in elsewhere else run
+        status = kernel_status(v.kernel, sheet.arch)
+        rows.append(_cells(source, OURS, v.name, _what(v), status, sheet))
     rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]
     header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "peak", "HBM, counted"]
     header.append(sheet.arch)
     shape = AttentionProblem.of_tokens(POINT["seqlen_q"], POINT["head_dim"], "float16").describe()
-    caption = f"{shape}, forward; {run.device}, recorded run `{run.run_id}`."
-    return "\n".join([*_markdown(header, rows), "", caption])
+    caption = f"{shape}, forward; {run.device}, recorded run `{run.run_id}`"
+    if speed is not None and elsewhere:
+        kernels = ", ".join(f"`{RUNGS[name].kernel}`" for name in elsewhere)
+        caption += f", the peers too; {kernels}: another run on such a GPU, `{speed.run_id}`"
+    return "\n".join([*_markdown(header, rows), "", f"{caption}."])
 
 
 def _what(variant: Variant) -> str:
@@ -89,14 +94,3 @@ def _what(variant: Variant) -> str:
 def _markdown(header: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
     for cells in (header, ["---"] * len(header), *rows):
         yield f"| {' | '.join(cells)} |"
-
-
-def with_table(readme: str, table: str) -> str:
-    """The README's text with the block between the two markers replaced.
-
-    Raises:
-        ValueError: the markers are not there.
-    """
-    if not _BLOCK.search(readme):
-        raise ValueError(f"README.md has no block from {BEGIN} to {END}: put the markers back.")
-    return _BLOCK.sub(lambda _: f"{BEGIN}\n{table}\n{END}", readme)

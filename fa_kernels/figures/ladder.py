@@ -276,8 +276,8 @@ def gain_words(step: Step, text: Mapping[str, Any]) -> str:
     if step.gain is None or step.before is None or step.before.variant is None:
         return ""
     faster = step.gain >= 1
-    if step.without:
-        ratio = ratio_text(step.gain if faster else 1 / step.gain)
+    if step.without:  # switches are worth little next to rungs: the second decimal counts
+        ratio = f"{step.gain if faster else 1 / step.gain:.2f}×"
         return str(text["switch_faster" if faster else "switch_slower"]).format(ratio=ratio)
     ratio = ratio_text(step.gain if faster else 1 / step.gain)
     number = step.before.name.split(" ")[0]

@@ -1,17 +1,20 @@
-"""The README's picture and table, redrawn from a recorded run: `python -m fa_kernels figures`."""
+"""The README's picture, table and numbers, from recorded runs: `python -m fa_kernels figures`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from fa_kernels.device import Device, device, list_devices
 from fa_kernels.figures.export import save
-from fa_kernels.figures.kernel_table import POINT, kernel_table, with_table
+from fa_kernels.figures.how_fast import how_fast
+from fa_kernels.figures.kernel_table import POINT, kernel_table
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.figures.story import story_figure, story_sentence, story_spec
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.records import Run, load_run
@@ -54,8 +57,27 @@ def provenance(run: Run, sheet: Device) -> dict[str, Any]:
     }
 
 
+def generated(run: Run, sheet: Device) -> dict[str, str]:
+    """What the README has between its markers, by their name; the newest runs of the GPU count."""
+    speed = RecordedSpeed.on(sheet)
+    return {"kernel table": kernel_table(run, sheet, speed.run), "how fast": how_fast(speed)}
+
+
+def with_block(readme: str, name: str, text: str) -> str:
+    """The README's text with what is between the two markers of `name` replaced.
+
+    Raises:
+        ValueError: the markers are not there.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    block = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not block.search(readme):
+        raise ValueError(f"README.md has no block from {begin} to {end}: put the markers back.")
+    return block.sub(lambda _: f"{begin}\n{text}\n{end}", readme)
+
+
 def redraw(run_id: str) -> list[Path]:
-    """Write the picture, its sidecar and the table of one run; the files written.
+    """Write the picture, its sidecar, the table and the numbers of one run; the files written.
 
     Raises:
         RecordError: there is no such run. ValueError: no data sheet for its GPU, or the README has
@@ -63,7 +85,9 @@ def redraw(run_id: str) -> list[Path]:
     """
     run = load_run(run_id)
     sheet = sheet_of(run)
-    text = with_table(README.read_text(encoding="utf-8"), kernel_table(run, sheet))
+    text = README.read_text(encoding="utf-8")
+    for name, block in generated(run, sheet).items():
+        text = with_block(text, name, block)
     figure = story_figure(picture_point(sheet), RecordedRun(run))
     save(figure, PICTURE, width=1000, scale=1.6)
     README.write_text(text, encoding="utf-8")

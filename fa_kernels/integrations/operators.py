@@ -59,6 +59,11 @@ def packed_block_mask(block_mask: BlockMask | None) -> tuple[Tensor | None, list
     return keep, [block_mask.block_m, block_mask.block_n]
 
 
+def _unpacked_window(window: list[int]) -> tuple[int | None, int | None] | None:
+    left, right = (None if side == _UNBOUNDED else side for side in window)
+    return None if left is None and right is None else (left, right)
+
+
 def _unpacked(options: tuple[Any, ...]) -> dict[str, Any]:
     """The front door's keyword arguments, for both directions."""
     # Below autograd tensors still say that they require grad, which the front door refuses.
@@ -73,7 +78,7 @@ def _unpacked(options: tuple[Any, ...]) -> dict[str, Any]:
         "causal": named["causal"] or False,
         "seed": None if seed is None else seed.item() % 2**64,
         "tiling": Tiling(*named["tiling"]) if named["tiling"] else None,
-        "window": tuple(None if side == _UNBOUNDED else side for side in named["window"]),
+        "window": _unpacked_window(named["window"]),
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling, default_tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, default_tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import Variant
 
@@ -34,6 +34,7 @@ class Case:
 
     `extras`: shape of mask, bias and dropout mask, if the problem has them (`option_cases`).
     `lowest`: a row of the bias is finfo.min, which S in 16 bits cannot hold beside its scores.
+    `own_tiles`: the tiles are a variant's own default, where it has one; `tiling` says nothing.
     """
 
     problem: AttentionProblem
@@ -42,18 +43,29 @@ class Case:
     scale_inputs: float = 1.0
     extras: str = ""
     lowest: bool = False
+    own_tiles: bool = False
+
+
+def can_run(variant: Variant, case: Case) -> bool:
+    """True if `variant` takes the dtype, the block mask and the kind of tiles of this case."""
+    p = case.problem
+    if case.own_tiles and variant.default_tiling is default_tiling:
+        return False  # its default tiles are among the others
+    return p.dtype in variant.dtypes and (p.block_mask is None or variant.block_sparse)
 
 
 def suits(variant: Variant, case: Case) -> bool:
-    """True if `variant` takes the dtype, the block mask and the range of scores of this case."""
-    p = case.problem
-    if p.dtype not in variant.dtypes or (p.block_mask is not None and not variant.block_sparse):
-        return False
-    return not case.lowest or p.itemsize == 4 or variant.keeps_scores_on_chip
+    """True if `variant` can run this case, and holds the range of its scores."""
+    small = not case.lowest or case.problem.itemsize == 4 or variant.keeps_scores_on_chip
+    return can_run(variant, case) and small
 
 
 def suited(variant: Variant, case: Case) -> Case:
-    """The case with the nearest tiles that `variant` can have."""
+    """The case with the tiles of `variant`: its own, or the nearest that it can have."""
+    if case.own_tiles:
+        p = case.problem
+        own = variant.default_tiling(p.head_dim, p.itemsize, HOPPER_SMEM_PER_BLOCK)
+        return replace(case, tiling=own.clipped(p.seqlen_q, p.seqlen_k))
     return replace(case, tiling=variant.nearest_tiling(case.problem, case.tiling))
 
 
@@ -85,6 +97,7 @@ def cases() -> Iterator[Case]:
     for dtype in DTYPES:
         yield Case(AttentionProblem(8, 67, 113, 203, 64, dtype, "bottom_right"), Tiling(32, 32))
         yield Case(AttentionProblem(8, 67, 113, 203, 64, dtype), Tiling(64, 128))
+    yield from _own_tiles()
     # Longer than one row of S in shared memory: the softmax launch of 02 reads S twice.
     yield Case(AttentionProblem(1, 2, 65, 20000, 64, "float16"), Tiling(64, 64))
     # A row that with its two reductions passes 48 KiB, from where CUDA wants to be asked.
@@ -116,6 +129,25 @@ def _block_mask_cases() -> Iterator[Case]:
             mask = BlockMask.from_dense(keep, *blocks)
             problem = AttentionProblem(2, 3, 203, 331, d, dtype, causal, block_mask=mask)
             yield Case(problem, Tiling(*tiles))
+
+
+def _own_tiles() -> Iterator[Case]:
+    """Where a variant has default tiles of its own: shapes, masks, layouts, block masks, scales."""
+    any_tiling = Tiling(1, 1)
+    dims, shapes = (20, 64, 96, 128, 192, 256), ((113, 203), (203, 113), (1023, 1024))
+    for (nq, nk), d, dtype, causal in itertools.product(shapes, dims, DTYPES, MASKS):
+        yield Case(AttentionProblem(2, 3, nq, nk, d, dtype, causal), any_tiling, own_tiles=True)
+    for d, dtype, layout in itertools.product((63, 64, 256), DTYPES, LAYOUTS[1:]):
+        problem = AttentionProblem(2, 3, 203, 331, d, dtype, "top_left", nheads_kv=3)
+        yield Case(problem, any_tiling, layout, own_tiles=True)
+    for d, dtype, scale in itertools.product((64, 256), DTYPES, (-0.2, 0.0, 1.3)):
+        problem = AttentionProblem(2, 4, 203, 331, d, dtype, None, scale, nheads_kv=2)
+        yield Case(problem, any_tiling, own_tiles=True)
+    for d, dtype in itertools.product((64, 128, 256), DTYPES):
+        problem = AttentionProblem(1, 2, 600, 600, d, dtype)
+        yield Case(problem, any_tiling, scale_inputs=12.0, own_tiles=True)
+    for case in _block_mask_cases():
+        yield replace(case, own_tiles=True)
 
 
 def _odd_tilings() -> tuple[Tiling, ...]:

@@ -58,6 +58,9 @@ def option_cases() -> Iterator[Case]:
     for (fields, shape), dtype in itertools.product(OPTIONS, DTYPES):
         for head_dim, tiling in ((64, Tiling(64, 32)), (20, Tiling(17, 33))):
             yield Case(_problem(dtype, head_dim, fields), tiling, extras=shape)
+        for head_dim in (64, 256):
+            problem = _problem(dtype, head_dim, fields)
+            yield Case(problem, Tiling(1, 1), extras=shape, own_tiles=True)
         if "bias_dtype" in fields:
             yield Case(_problem(dtype, 64, fields), Tiling(64, 32), extras=shape, lowest=True)
     rng = np.random.default_rng(1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.measure.cases import Case, make_inputs
+from fa_kernels.measure.cases import Case, can_run, make_inputs, suited
 from fa_kernels.measure.option_cases import PACKED, make_extras
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -39,6 +39,14 @@ def small_cases() -> Iterator[Case]:
     mask = BlockMask.from_dense(keep, 24, 40)
     blocks = AttentionProblem(1, 2, 77, 131, 64, "bfloat16", "top_left", block_mask=mask)
     yield Case(blocks, Tiling(32, 32))
+    # A variant's own tiles: warps of 32 rows, pairs of warps, block masks that cut them.
+    for head_dim in (64, 256):
+        dense = AttentionProblem(1, 2, 150, 203, head_dim, "float16", "bottom_right")
+        yield Case(dense, Tiling(1, 1), own_tiles=True)
+    keep = np.random.default_rng(1).random((1, 1, 7, 6)) < 0.6
+    mask = BlockMask.from_dense(keep, 24, 40)
+    cut = AttentionProblem(1, 2, 150, 203, 64, "float16", block_mask=mask)
+    yield Case(cut, Tiling(1, 1), own_tiles=True)
 
 
 def launch_small_cases() -> int:
@@ -50,11 +58,8 @@ def launch_small_cases() -> int:
     launches = 0
     for case in small_cases():
         for variant in VARIANTS.values():
-            if case.problem.dtype not in variant.dtypes:
-                continue
-            if case.problem.block_mask is not None and not variant.block_sparse:
-                continue
-            launches += _launch(variant, case)
+            if can_run(variant, case):
+                launches += _launch(variant, suited(variant, case))
     return launches
 
 

@@ -120,7 +120,7 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
 
         tq, tk, tv = tensors(q, k, v)
         sdpa = sys.modules["torch"].nn.functional.scaled_dot_product_attention
-        calls["fa_kernels", "flash_mma", "torch tensors"] = lambda: attention(
+        calls["fa_kernels", "flash_mma_torch", "torch tensors"] = lambda: attention(
             tq, tk, tv, variant="flash_mma"
         )
         calls["torch_flash", "sdpa", "torch tensors, torch's own choice"] = lambda: sdpa(tq, tk, tv)

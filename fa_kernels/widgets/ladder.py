@@ -54,9 +54,10 @@ def takeaway(found: Sequence[Step], runs: LadderRuns) -> str:
             N=problem.seqlen_q, d=problem.head_dim, dtype=SHORT_DTYPE[problem.dtype], known=sizes
         )
     first, last = ours[0], ours[-1]
-    said = text["said"].format(
+    said = text["said" if len(ours) > 1 else "said_only"].format(
         first=_short(first), last=_short(last), old=duration(first.ms or 0.0),
         new=duration(last.ms or 0.0), ratio=ratio_text((first.ms or 0.0) / (last.ms or 1.0)),
+        name=_short(last), time=duration(last.ms or 0.0),
     )  # fmt: skip
     gains = [(step.gain, step) for step in ours if step.gain and not step.across_runs]
     if gains:

@@ -12,7 +12,7 @@ from tests.browser.lab import LabPage
 
 FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets with a figure, from top to bottom.
-MARKS = ("resources", "mix", "ladder", "roofline")
+MARKS = ("resources", "mix", "ladder", "speed", "roofline")
 
 
 @pytest.fixture
@@ -88,6 +88,13 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     parts = labels("instruction_mix")["parts"]
     shown.locator('[data-fa-choice="count"] select').select_option(label=parts["everything"])
     expect(sentence).not_to_have_text(said)
+    shown = view(ladder, "speed")
+    sentence, table = shown.locator("[data-fa-speed]"), shown.locator("table")
+    said = text_of(sentence)
+    masks = labels("speed")["masks"]
+    shown.locator('[data-fa-choice="mask"] select').select_option(label=masks["causal"])
+    expect(sentence).not_to_have_text(said)
+    expect(table).to_contain_text(masks["causal"])
     for mark in ("ladder", "roofline"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")

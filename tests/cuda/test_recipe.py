@@ -27,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     cupy.cuda.runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setattr(cupy, "ndarray", Array)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    driver = SimpleNamespace(launchKernel=lambda *args: made.append(args))
+    driver = SimpleNamespace(launchKernel=lambda *args: made.append(args), ctxGetCurrent=lambda: 1)
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(driver=driver))
     compiled = lambda name, macros, entry: Compiled(entry, made)  # noqa: E731
@@ -98,8 +98,6 @@ def test_what_would_be_copied_has_no_recipe(calls: list[Any]) -> None:
     wide = np.zeros((2, 3, 23, 32), np.float16).view(Array)[..., ::2]
     problem = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
     assert run.prepare_flash_mma(q, wide, v, problem, TILING) is None
-    recipe.remember("key", lambda: run.prepare_flash_mma(q, wide, v, problem, TILING))
-    assert recipe.find("key") is None
 
 
 def test_keys_differ_where_launches_do(calls: list[Any]) -> None:
@@ -118,6 +116,33 @@ def test_keys_differ_where_launches_do(calls: list[Any]) -> None:
     assert base not in different and len(set(different)) == len(different)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [np.float64(0.5), np.array(0.5), [16, 16], {"a": 1}],
+    ids=["scalar", "0-d", "list", "dict"],
+)
+def test_options_that_are_not_plain_have_no_key(option: Any, calls: list[Any]) -> None:
+    """An array may change under the same name; what cannot be hashed must reach the checks."""
+    q, k, v = arrays()
+    assert recipe.key(q, k, v, "auto", True, 0.5, None, TILING) is not None
+    assert recipe.key(q, k, v, option) is None
+
+
+def test_a_thread_without_a_context_gets_one(calls: list[Any]) -> None:
+    """The driver's launch makes none, and an allocation from a warm pool needs none."""
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16")
+    q, k, v = arrays(problem=problem)
+    made = run.prepare_flash_mma(q, k, v, problem, TILING)
+    assert made is not None
+    freed: list[int] = []
+    sys.modules["cupy"].cuda.runtime.free = freed.append
+    made(q, k, v)
+    assert freed == []
+    made._context = lambda: 0
+    made(q, k, v)
+    assert freed == [0]
+
+
 def test_only_arrays_on_the_current_gpu_have_a_key(calls: list[Any]) -> None:
     q, k, v = arrays()
     assert recipe.key(q.get(), k, v) is None
@@ -131,5 +156,5 @@ def test_the_number_of_recipes_is_bounded(calls: list[Any]) -> None:
     made = run.prepare_flash_mma(q, k, v, problem, TILING)
     assert made is not None
     for number in range(recipe.MAX_RECIPES + 1):
-        recipe.remember(number, lambda: made)
+        recipe.remember(number, made)
     assert recipe.find(0) is None and recipe.find(recipe.MAX_RECIPES) is made

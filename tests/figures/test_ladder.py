@@ -108,7 +108,7 @@ def test_switches_stand_under_their_rung(made: Run) -> None:
     assert found.index(step) == found.index(flash) + 1 and step.before is flash
     assert step.name == "04 without SWIZZLE" and not step.is_rung and flash.is_rung
     assert step.gain == pytest.approx(0.5) and not step.across_runs
-    assert gain_words(step, LADDER) == LADDER["switch_slower"].format(ratio="2.0×")
+    assert gain_words(step, LADDER) == LADDER["switch_slower"].format(ratio="2.00×")
     assert step_of(found, "torch_flash").run_id == "20270101-h200-speed"
     assert step_of(found, "torch_cudnn").run_id == RUN_ID
     assert series not in {mark.step.series for mark in marks_of(found, {}, runs)}

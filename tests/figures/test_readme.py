@@ -1,15 +1,28 @@
-"""The README's table and picture are those of the recorded run; `make figures` redraws them."""
+"""What the README shows is that of the recorded runs; `make figures` redraws it."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from fa_kernels.figures.kernel_table import BEGIN, kernel_table, with_table
-from fa_kernels.figures.readme import PICTURE, README, SIDECAR, provenance, sheet_of
-from fa_kernels.measure.records import Run, list_runs, load_run
+from fa_kernels.figures.how_fast import how_fast
+from fa_kernels.figures.kernel_table import kernel_table
+from fa_kernels.figures.readme import (
+    PICTURE,
+    README,
+    SIDECAR,
+    generated,
+    provenance,
+    sheet_of,
+    with_block,
+)
+from fa_kernels.figures.recorded_speed import RecordedSpeed
+from fa_kernels.measure.records import Row, Run, list_runs, load_run
 from fa_kernels.variants import VARIANTS
 
 
@@ -18,9 +31,16 @@ def run() -> Run:
     return load_run(list_runs(kind="grid")[0])
 
 
-def test_the_table_is_the_runs(run: Run) -> None:
+@pytest.fixture(scope="module")
+def speed() -> Run:
+    return load_run(list_runs(kind="speed")[0])
+
+
+@pytest.mark.parametrize("name", ["kernel table", "how fast"])
+def test_the_readme_is_the_runs(run: Run, name: str) -> None:
     text = README.read_text(encoding="utf-8")
-    assert with_table(text, kernel_table(run, sheet_of(run))) == text, "run `make figures`"
+    block = generated(run, sheet_of(run))[name]
+    assert block and with_block(text, name, block) == text, "run `make figures`"
 
 
 def test_the_picture_is_the_runs(run: Run) -> None:
@@ -29,26 +49,156 @@ def test_the_picture_is_the_runs(run: Run) -> None:
     assert kept == provenance(run, sheet_of(run)), "run `make figures`"
 
 
-def test_the_table_has_one_row_for_every_kernel(run: Run) -> None:
-    table = kernel_table(run, sheet_of(run))
+def test_the_table_has_one_row_for_every_kernel(run: Run, speed: Run) -> None:
+    table = kernel_table(run, sheet_of(run), speed)
     for variant in VARIANTS.values():
         assert table.count(f"| `{variant.kernel}` |") == 1
         if variant.control_for:
             (row,) = (r for r in table.splitlines() if f"`{variant.kernel}`" in r)
             assert f"as a control also: {variant.label})" in row
-    assert f"`{run.run_id}`" in table
+    assert f"`{run.run_id}`" in table and "not recorded" not in table
 
 
-def test_tensor_cores_are_held_against_their_own_peak(run: Run) -> None:
-    """As a run that has 05: made of the rows of 04."""
+def row_of(table: str, kernel: str) -> str:
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| `{kernel}` |"))
+    return row
+
+
+def test_what_the_speed_run_timed_is_from_there(run: Run, speed: Run) -> None:
+    """05 alone; a causal row of the same N must not be taken for the table's."""
+    alone, both = (kernel_table(run, sheet_of(run), s) for s in (None, speed))
+    differ = {a.split(" | ")[0] for a, b in zip(alone.splitlines(), both.splitlines(), strict=True)
+              if a != b and a.startswith("|")}  # fmt: skip
+    assert differ == {"| `05_flash_mma`"}
+    assert "not recorded" in row_of(alone, "05_flash_mma") and speed.run_id not in alone
+    rows = speed.select(variant="flash_mma", metric="latency_ms", dtype="float16", seqlen_q=4096,
+                        head_dim=64, causal="none", status="ok")  # fmt: skip
+    least = min(row.median for row in rows if row.median)
+    assert f"| {least:.3g} ms |" in row_of(both, "05_flash_mma")
+    assert both.splitlines()[-1].endswith(f"`{speed.run_id}`.")
+
+
+def test_tensor_cores_are_held_against_their_own_peak(run: Run, speed: Run) -> None:
     sheet = sheet_of(run)
-    rows = (replace(r, variant="flash_mma") for r in run.rows if r.variant == "flash_q_outer")
-    table = kernel_table(replace(run, rows=(*run.rows, *rows)), sheet)
+    table = kernel_table(run, sheet, speed)
     for kernel, tensor_cores in (("04_flash_q_outer", False), ("05_flash_mma", True)):
-        (row,) = (r for r in table.splitlines() if f"`{kernel}`" in r)
-        assert f" % of {sheet.peak_tflops('float16', tensor_cores):.0f} |" in row
+        peak = sheet.peak_tflops("float16", tensor_cores)
+        assert f" % of {peak:.0f} |" in row_of(table, kernel)
+
+
+# -- "How fast" ------------------------------------------------------------------------------
+
+
+#: head_dim, dtype, causal, N.
+Key = tuple[int, str, str, int]
+
+
+def latencies(run: Run, **wanted: object) -> dict[Key, float]:
+    """Problem -> median; of several tiles the first, which are those of a call."""
+    found: dict[Key, float] = {}
+    for row in run.select(metric="latency_ms", status="ok", **wanted):
+        assert row.median
+        found.setdefault((row.head_dim, row.dtype, row.causal, row.seqlen_q), row.median)
+    return found
+
+
+def of_dim(ratios: dict[Key, float], d: int) -> list[float]:
+    return [ratio for problem, ratio in ratios.items() if problem[0] == d]
+
+
+def mean(ratios: list[float]) -> float:
+    return math.prod(ratios) ** (1 / len(ratios))
+
+
+def how_many_slower(ratios: dict[Key, float]) -> Iterator[str]:
+    """ "at 10 of 48 points, all at d = 256"; every one and none have words instead."""
+    slower = [problem for problem, ratio in ratios.items() if ratio < 1]
+    if 0 < len(slower) < len(ratios):
+        yield from (str(len(slower)), str(len(ratios)))
+        yield from sorted({str(problem[0]) for problem in slower}, key=int)
+
+
+def host_us(run: Run, **wanted: str) -> str:
+    (row,) = run.select(metric="launch_us", **wanted)
+    return f"{row.median:.1f}"
+
+
+def expected_numbers(run: Run) -> Iterator[str]:
+    """Every number of the two paragraphs, in order, from the rows of the run alone."""
+    ours = latencies(run, provider="fa_kernels", variant="flash_mma")
+    fa2, cudnn = (latencies(run, provider=name) for name in ("torch_flash", "torch_cudnn"))
+    dims = sorted({problem[0] for problem in ours})
+    assert dims == [64, 128, 256] and ours.keys() == fa2.keys() == cudnn.keys()
+    everywhere = {problem: fa2[problem] / ms for problem, ms in ours.items()}
+    long = {problem: ratio for problem, ratio in everywhere.items() if problem[3] >= 2048}
+    yield from ("2048", str(max(problem[3] for problem in ours)))
+    for d in (64, 128, 256):
+        found = of_dim(long, d)
+        yield from (f"{mean(found):.2f}", str(d), f"{min(found):.2f}", f"{max(found):.2f}")
+    yield from how_many_slower(long)
+    worst = min(everywhere, key=lambda problem: everywhere[problem])
+    yield from (f"{everywhere[worst]:.2f}", str(worst[0]), str(worst[3]))
+    theirs = {problem: cudnn[problem] / ours[problem] for problem in long}
+    yield from how_many_slower(theirs)
+    yield from (f"{mean(of_dim(theirs, d)):.2f}" for d in (64, 128, 256))
+    yield from ("64", "128", "256")
+    yield from (host_us(run, provider="fa_kernels", detail="CuPy arrays"),
+                host_us(run, provider="fa_kernels", detail="torch tensors"),
+                host_us(run, provider="torch_flash"))  # fmt: skip
+    yield str(run.select(metric="launch_us")[0].seqlen_q)
+    seconds = [row.median for row in run.select(metric="compile_s") if row.median]
+    yield from (f"{min(seconds):.1f}", f"{max(seconds):.1f}")
+
+
+def numbers_in(text: str) -> list[str]:
+    """Numbers that stand by themselves: not those in names (`05_flash_mma`, fp16, H200)."""
+    prose = re.sub(r"`[^`]*`", "", text)
+    return re.findall(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])", prose)
+
+
+def test_every_number_of_how_fast_is_the_newest_runs(speed: Run) -> None:
+    """The README against the rows, by other code than what wrote it."""
+    text = README.read_text(encoding="utf-8")
+    begin, end = text.index("<!-- how fast: begin -->"), text.index("<!-- how fast: end -->")
+    said = text[begin:end].partition("\n")[2]
+    assert numbers_in(said) == list(expected_numbers(speed))
+    assert f"`{speed.run_id}`" in said and speed.device in said
+
+
+def with_times(run: Run, factor: float) -> Run:
+    """The run as if our kernel took `factor` times as long."""
+
+    def changed(row: Row) -> Row:
+        if (row.variant, row.metric) != ("flash_mma", "latency_ms") or not row.median:
+            return row
+        assert row.p20 and row.p80
+        return replace(row, median=row.median * factor, p20=row.p20 * factor, p80=row.p80 * factor)
+
+    return replace(run, rows=tuple(map(changed, run.rows)))
+
+
+def test_words_follow_the_numbers(speed: Run) -> None:
+    def said(run: Run) -> str:
+        return how_fast(RecordedSpeed(run)).replace("\n", " ")
+
+    assert "slower than cuDNN at every point" in said(speed)
+    fast, slow = said(with_times(speed, 0.1)), said(with_times(speed, 10))
+    assert "slower than FlashAttention-2 at none of these points" in fast
+    assert "slower than cuDNN at none of these points" in fast
+    assert "slower than FlashAttention-2 at every point" in slow
+    a_bit = said(with_times(speed, 1.12))
+    assert "points, at d = 64, 128 and 256" in a_bit
+
+
+def test_without_a_run_nothing_is_said(speed: Run) -> None:
+    assert how_fast(RecordedSpeed()) == ""
+    ours = replace(speed, rows=tuple(speed.select(provider="fa_kernels")))
+    assert how_fast(RecordedSpeed(ours)) == ""
+    timed = replace(speed, rows=tuple(speed.select(metric="latency_ms")))
+    said = how_fast(RecordedSpeed(timed))
+    assert "How fast" in said and "costs the host" not in said
 
 
 def test_a_readme_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"no block from {BEGIN}"):
-        with_table("# a title", "a table")
+    with pytest.raises(ValueError, match="no block from <!-- kernel table: begin -->"):
+        with_block("# a title", "kernel table", "a table")

@@ -9,6 +9,7 @@ import pytest
 
 from fa_kernels.cuda import compiled, sass
 from fa_kernels.cuda.compiled import REFRESH, CompiledLaunch, read_record
+from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.measure import compiled_run
 from fa_kernels.measure.compiled_run import (
     ARCHS,
@@ -17,6 +18,8 @@ from fa_kernels.measure.compiled_run import (
     record_compiled,
     shipped,
 )
+from fa_kernels.problem import ITEMSIZE
+from fa_kernels.variant import Variant
 from fa_kernels.variants import RUNGS, VARIANTS
 
 FLASH = VARIANTS["flash_q_outer"]
@@ -37,6 +40,26 @@ def test_every_rung_is_recorded_without_spills(arch: int) -> None:
         for build in entry["builds"]:
             for launch in build["launches"]:
                 assert launch["counts"] and launch["spill_bytes"] == 0, name
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    "variant", [v for v in RUNGS.values() if v.tensor_cores], ids=lambda v: v.name
+)
+def test_a_rung_on_tensor_cores_is_recorded_on_them(variant: Variant, arch: int) -> None:
+    """Every build of its own tiles: products on tensor cores alone, all of them, and no spills."""
+    builds = read_record(arch)["kernels"][variant.kernel]["builds"]
+    assert {build["head_dim"] for build in builds} == set(compiled_run.HEAD_DIMS)
+    limit = SM_LIMITS[arch].smem_per_block_bytes
+    for build in builds:
+        d, tiles = build["head_dim"], tuple(build["tiles"])
+        own = variant.default_tiling(d, ITEMSIZE[build["dtype"]], limit)
+        assert tiles == (own.block_m, own.block_n)
+        (launch,) = build["launches"]
+        assert launch["spill_bytes"] == 0 and "local" not in launch["counts"]
+        assert launch["products"] and all(name.startswith("HMMA") for name in launch["products"])
+        # Q K^T and P V of one tile, shared among the warps of the block.
+        assert launch["loop_flops"] == 4 * tiles[0] * tiles[1] * d // (launch["threads"] // 32)
 
 
 def test_every_rung_is_shipped_in_its_dtypes() -> None:

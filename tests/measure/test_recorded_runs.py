@@ -20,6 +20,7 @@ from fa_kernels.measure.records import (
     list_runs,
     load_run,
 )
+from fa_kernels.measure.speed_run import DTYPES, FAST, HEAD_DIMS, MASKS, PEERS, problems
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS
@@ -27,7 +28,17 @@ from fa_kernels.variants import VARIANTS
 
 each_run = pytest.mark.parametrize("run", list_runs(kind="grid"), indirect=True)
 every_run = pytest.mark.parametrize("run", list_runs(), indirect=True)
+each_speed_run = pytest.mark.parametrize("run", list_runs(kind="speed"), indirect=True)
 each_counters_run = pytest.mark.parametrize("run", list_runs(kind="counters"), indirect=True)
+
+
+#: Runs whose kernels count their bytes.
+each_counting_run = pytest.mark.parametrize(
+    "run", [*list_runs(kind="grid"), *list_runs(kind="speed")], indirect=True
+)
+#: What is claimed of the newest run of the fast kernels: the least geometric mean of
+#: FlashAttention-2's time over ours, by head_dim, and the least of any problem.
+CLAIMED, CLAIMED_LEAST = {64: 1.0, 128: 1.0, 256: 0.95}, 0.9
 
 
 @pytest.fixture
@@ -37,6 +48,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def ours(run: Run, **wanted: str) -> Iterator[tuple[Row, AttentionProblem, Tiling]]:
     for row in run.select(provider="fa_kernels", status="ok", **wanted):
+        if row.variant.partition("_without_")[0] != row.variant:
+            continue  # a switch turned off, to see what it is worth
         assert VARIANTS[row.variant].tiled == (row.block_m is not None)
         tiling = UNTILED
         if row.block_m is not None and row.block_n is not None:
@@ -48,7 +61,7 @@ def test_there_is_a_run_to_show_without_a_gpu() -> None:
     assert list_runs(kind="grid"), "restore data/measured with `git checkout data/measured`"
 
 
-@each_run
+@each_counting_run
 def test_counted_bytes_are_the_launched_model(run: Run) -> None:
     """Counted in the kernels on the GPU = modelled, to the byte, at every recorded point."""
     rows = list(ours(run, metric="hbm_bytes"))
@@ -58,14 +71,14 @@ def test_counted_bytes_are_the_launched_model(run: Run) -> None:
     assert rows
 
 
-@each_run
+@each_counting_run
 def test_tensors_add_up_to_the_total(run: Run) -> None:
     for tensor in TENSORS:
         for row, problem, tiling in ours(run, metric=f"hbm_{tensor}_bytes"):
             assert row.median == VARIANTS[row.variant].launched(problem, tiling).of(tensor)
 
 
-@each_run
+@each_counting_run
 def test_peak_memory_is_what_was_predicted(run: Run) -> None:
     for row, problem, _ in ours(run, metric="extra_mem_bytes"):
         assert row.median == VARIANTS[row.variant].memory(problem).extra_bytes
@@ -73,7 +86,7 @@ def test_peak_memory_is_what_was_predicted(run: Run) -> None:
         assert row.median == VARIANTS[row.variant].memory(problem).total_bytes
 
 
-@each_run
+@each_counting_run
 def test_every_timing_is_ordered_positive_and_checked(run: Run) -> None:
     timings = run.select(metric="latency_ms", status="ok")
     assert timings
@@ -83,7 +96,7 @@ def test_every_timing_is_ordered_positive_and_checked(run: Run) -> None:
         assert row.n >= 3 and row.max_abs_err is not None
 
 
-@each_run
+@each_counting_run
 def test_what_was_not_measured_says_why(run: Run) -> None:
     for row in run.rows:
         if row.status != "ok":
@@ -107,10 +120,48 @@ def test_no_point_of_the_grid_is_missing_without_a_word(run: Run) -> None:
 def test_no_point_is_recorded_twice(run: Run) -> None:
     keys = [
         (r.provider, r.variant, r.dtype, r.head_dim, r.seqlen_q, r.seqlen_k, r.causal, r.block_m,
-         r.block_n, r.pass_, r.metric, r.batch, r.nheads, r.block_mask, r.density)
+         r.block_n, r.pass_, r.metric, r.batch, r.nheads, r.block_mask, r.density,
+         r.detail if r.metric == "launch_us" else "")  # of which arrays, by which function
         for r in run.rows
     ]  # fmt: skip
     assert len(keys) == len(set(keys))
+
+
+@each_speed_run
+def test_ours_and_both_peers_are_timed_at_every_problem_of_the_speed_grid(run: Run) -> None:
+    timed = {
+        series: {row.problem for row in run.select(metric="latency_ms", status="ok")
+                 if row.series == series}
+        for series in (*FAST, *PEERS)
+    }  # fmt: skip
+    for series, found in timed.items():
+        missing = [problem.describe() for problem in problems() if problem not in found]
+        assert not missing, f"{series} was not timed at {missing}"
+
+
+@each_speed_run
+def test_a_speed_run_says_what_a_call_costs(run: Run) -> None:
+    calls = {(row.provider, row.detail) for row in run.select(metric="launch_us", status="ok")}
+    assert {("fa_kernels", "CuPy arrays"), ("fa_kernels", "torch tensors")} <= calls
+    assert "torch_flash" in {provider for provider, _ in calls}
+    assert run.values("head_dim", metric="compile_s", status="ok") == list(HEAD_DIMS)
+
+
+@pytest.mark.parametrize("head_dim", CLAIMED)
+def test_the_fast_kernel_is_as_fast_as_claimed(head_dim: int) -> None:
+    """Against FlashAttention-2 from N = 2048 on, with the tiles that a call takes: timed first."""
+    times: dict[tuple[str, AttentionProblem], float] = {}
+    for row in load_run(list_runs(kind="speed")[0]).select(metric="latency_ms", head_dim=head_dim):
+        if row.median and row.seqlen_q >= 2048:
+            times.setdefault((row.series, row.problem), row.median)
+    ratios = [
+        times["torch_flash", problem] / ms
+        for (series, problem), ms in times.items()
+        if series == "flash_mma"
+    ]
+    assert len(ratios) == 4 * len(DTYPES) * len(MASKS)
+    assert np.exp(np.mean(np.log(ratios))) >= CLAIMED[head_dim]
+    assert min(ratios) >= CLAIMED_LEAST
 
 
 @each_counters_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_kernels.measure import sanitize as subject
-from fa_kernels.measure.cases import suits
+from fa_kernels.measure.cases import can_run, suited
 from fa_kernels.measure.sanitize import TOOLS, run_tool, sanitize, small_cases
 from fa_kernels.variants import VARIANTS
 
@@ -71,5 +71,16 @@ def test_the_small_cases_reach_every_kernel_and_every_hook() -> None:
     assert any(p.group > 1 for p in problems)
     for variant in VARIANTS.values():
         assert any(p.dtype in variant.dtypes and p.block_mask is None for p in problems)
-        for case in (case for case in small_cases() if suits(variant, case)):
-            variant.plan(case.problem, case.tiling)  # no tiles that it would refuse
+        for case in (case for case in small_cases() if can_run(variant, case)):
+            variant.plan(case.problem, suited(variant, case).tiling)  # none that it would refuse
+
+
+def test_the_small_cases_reach_every_kind_of_warp_on_tensor_cores() -> None:
+    variant = VARIANTS["flash_mma"]
+    found = set()
+    for case in (case for case in small_cases() if can_run(variant, case)):
+        own = suited(variant, case)
+        plan = variant.plan(case.problem, own.tiling)
+        rows = own.tiling.block_m * 32 // plan.steps[0].threads
+        found.add((rows * (1 + plan.macros["PAIRS"]), bool(plan.macros["PAIRS"])))
+    assert found == {(16, False), (32, False), (32, True)}

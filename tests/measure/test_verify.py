@@ -28,13 +28,15 @@ from fa_kernels.measure.cases import (
     Case,
     cases,
     make_inputs,
+    suited,
+    suits,
 )
 from fa_kernels.measure.option_cases import option_cases
 from fa_kernels.measure.tally import Errors, OutOfTime, Share, Tally
 from fa_kernels.measure.verified_run import kernels_of, verify, write_verified
 from fa_kernels.measure.verify import takes, trace_agrees, verify_forward
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import Tiling, default_tiling
 from fa_kernels.trace import Trace, trace_row
 from fa_kernels.traffic.counter import count_traffic as count
 from fa_kernels.variants import VARIANTS
@@ -94,6 +96,21 @@ def test_every_variant_is_shown_every_kind_of_case_that_it_takes() -> None:
         assert bool(masked) == variant.block_sparse
         dims = {case.problem.head_dim for case in mine}
         assert dims == {64} if variant.control_for else set(HEAD_DIMS) <= dims
+
+
+def test_a_variants_own_tiles_are_among_the_cases() -> None:
+    """Default tiles decide which code a reader runs: all warps' kinds must have been verified."""
+    own = [case for case in (*cases(), *option_cases()) if case.own_tiles]
+    for variant in VARIANTS.values():
+        mine = [case for case in own if suits(variant, case)]
+        if variant.default_tiling is default_tiling:
+            assert not mine
+            continue
+        plans = [variant.plan(c.problem, suited(variant, c).tiling) for c in mine]
+        assert {c.problem.causal for c in mine} == set(MASKS)
+        assert {c.layout for c in mine} == set(LAYOUTS)
+        kinds = {(p.macros["PAIRS"], p.macros["BLOCK_M"] * 32 // p.steps[0].threads) for p in plans}
+        assert kinds == {(0, 16), (0, 32), (1, 16)}, "rows a warp has, pairs have 32 together"
 
 
 def test_inputs_are_scaled_and_differ_by_seed() -> None:

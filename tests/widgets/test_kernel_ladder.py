@@ -20,6 +20,7 @@ from fa_kernels.widgets import compiled_check, resources, roofline, rung_view
 from fa_kernels.widgets.rung_ideas import IDEAS, Idea, ideas_of, place_of
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic import RUN_ID, write_run
+from tests.figures.synthetic_speed import write_speed_run
 
 READER, RESOURCES, MIX = (labels(s) for s in ("rung_reader", "resources", "instruction_mix"))
 LADDER, ROOFLINE, CHECK = (labels(s) for s in ("ladder", "roofline", "compiled_check"))
@@ -196,6 +197,15 @@ def test_without_a_run_the_ladder_says_so(bare: Session) -> None:
     assert "No rung was recorded" in widget.sentence.value and "none." in widget.sentence.value
     assert LADDER["not_recorded"] in widget.table.value
     assert ROOFLINE["said_nothing"] in fa.roofline(session=bare).sentence.value
+
+
+def test_one_rung_alone_has_no_steps(tmp_path: Path) -> None:
+    """As at a d that only the fast kernels were recorded at."""
+    write_speed_run(tmp_path)
+    widget = fa.ladder(d=256, session=session("numpy", root=tmp_path))
+    said = plain(widget.sentence.value)
+    assert said.startswith("Of the rungs only rung 05 was recorded here: ")
+    assert "SWIZZLE is worth most" in said and "torch cuDNN" in said and "From rung" not in said
 
 
 def test_the_roofline_compares_with_the_right_peak(

@@ -9,24 +9,27 @@
 //   log, contiguous. io dtype fp16 or bf16. With -DBLOCK_SPARSE a block mask and the list of K/V
 //   tiles of each Q tile (block_mask.cuh). Window, mask, bias, dropout and packed sequences:
 //   score.cuh.
-// Launch: grid = batch * nheads * ceil(seqlen_q / BLOCK_M); THREADS per block, a warp for every
-//   WARP_ROWS rows; dynamic shared memory. Blocks go through `heads_in_section` heads at
-//   a time, whose K and V fit in L2 together, longest tiles first.
+// Launch: grid = batch * nheads * ceil(seqlen_q / BLOCK_M); THREADS per block, a warp (with PAIRS
+//   two) for every WARP_ROWS rows; dynamic shared memory. Blocks go through `heads_in_section`
+//   heads at a time, whose K and V fit in L2 together, longest tiles first.
 // SRAM, bytes (SMEM_BYTES): 2 HEAD_DIM_PAD (BLOCK_M + 2 STAGES BLOCK_N); S, P and O are in
-//   registers. A block mask that cuts tiles adds two bytes per block that a tile touches.
+//   registers. PAIRS add 2 BLOCK_M BLOCK_N for P and 8 BLOCK_M; a block mask that cuts tiles adds
+//   two bytes per block that a tile touches.
 // HBM, elements per (batch, head), no mask: as 04: 2 seqlen_q d + 2 seqlen_k d ceil(seqlen_q /
 //   BLOCK_M), and seqlen_q fp32 for lse.
 // Numerics: products of 16-bit operands in fp32; m, l, O in fp32; P is rounded to the io dtype
 //   before P V, as every FlashAttention on tensor cores does. O and l belong to a maximum that may
 //   be up to 2^RESCALE_ABOVE too small: P is then at most 256, which fp16 holds, and the result is
-//   the same. A row with no kept key gives out 0 and lse -inf. NaN in one query row stays in that
+//   the same; fp16 P overflows where scores pass 2^26, whose fp32 is coarser than that maximum. A
+//   row with no kept key gives out 0 and lse -inf. NaN in one query row stays in that
 //   row; NaN or inf in a V row reaches every row of Q that shares a tile with it (0 * NaN).
 // Architectures: sm_80 and later.
 // Changed from 04: the two products run on tensor cores. What feeds them are switches that can be
 //   turned off one by one: STAGES = 2 (the next K and V arrive while these are used), SWIZZLE
 //   (ldmatrix without bank conflicts), Q_IN_REGS (where there are registers left), FOLD_SCALE
-//   (exp2(s scale - m scale) is one FFMA and one MUFU), LAZY_RESCALE, OVERLAP (S of the next tile
-//   is computed between the exponentials of this one; needs registers for two S).
+//   (exp2(s scale - m scale) is one FFMA and one MUFU), LAZY_RESCALE, PAIRS (two warps share 32
+//   rows, where O of 32 is too much for one: K and V are read half as often as by warps of 16),
+//   OVERLAP (S of the next tile between the exponentials of this one, where two S fit).
 // Limits and verdict: bound by mma.sync and by what a warp does between its products. On Ampere and
 //   Ada mma.sync is all there is; Hopper's warpgroup instructions (wgmma) go further.
 
@@ -44,7 +47,7 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
           int heads_in_section BLOCK_MASK_PARAMS EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(128) unsigned char smem_bytes[];
     MmaSmem smem(smem_bytes);
-    const int lane = threadIdx.x % WARP, warp_row0 = threadIdx.x / WARP * WARP_ROWS;
+    const Place at;
 
     // Sections of heads; within one, the last Q tiles of all its heads first: under a causal mask
     // they have the most work, and late long blocks idle the GPU.
@@ -96,7 +99,7 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
     Rows<D_FRAGS> o;
     clear(o);
     Softmax softmax;
-    QRows q_frags(smem.q, warp_row0, lane);
+    QRows q_frags(smem.q, at);
     Rows<N_FRAGS> s_even, s_odd;  // of tiles 0, 2, 4 ... and 1, 3, 5 ...
     if (Q_IN_REGS || OVERLAP) {
         copy_async_wait();
@@ -107,7 +110,7 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
         if (walk.has(1)) copy_k(1, 1);
         copy_v(0, 0);
         copy_async_commit();
-        scores(s_even, q_frags, smem.k, lane, nothing);
+        scores(s_even, q_frags, smem.k, at, nothing);
     }
 
     // One tile: s is its S, which OVERLAP has computed before; s_next becomes that of the next one.
@@ -127,26 +130,26 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
             if (walk.has(1)) copy_v(1, stage ^ 1);
             copy_async_commit();
         }
-        if (!OVERLAP) scores(s, q_frags, smem.k + stage * KV_BYTES, lane, nothing);
+        if (!OVERLAP) scores(s, q_frags, smem.k + stage * KV_BYTES, at, nothing);
 #if !CUTS_TILES
         const TileMask mask = TILE_MASK(q0, q_rows, k0, keys);
 #endif
-        mask_scores(s, mask, scale, warp_row0, lane, traffic);
+        mask_scores(s, mask, scale, at, traffic);
         if (OVERLAP && walk.has(1)) {
             constexpr int STEPS = HEAD_DIM_PAD / 16;
-            scores(s_next, q_frags, smem.k + (stage ^ 1) * KV_BYTES, lane, [&](int k) {
-                if (k == 0) softmax.maxima(s, scale);
+            scores(s_next, q_frags, smem.k + (stage ^ 1) * KV_BYTES, at, [&](int k) {
+                if (k == 0) softmax.maxima(s, scale, at, smem.rows);
                 if (k > 0) softmax.exponentials(s, scale, k - 1, STEPS - 1);
             });
         } else {
-            softmax.maxima(s, scale);
+            softmax.maxima(s, scale, at, smem.rows);
             softmax.exponentials(s, scale, 0, 1);
         }
         softmax.rescale(o);
 #if DROPOUT
-        drop(s, mask, warp_row0, lane, traffic);
+        drop(s, mask, at, traffic);
 #endif
-        add_product(o, s, smem.v + stage * KV_BYTES, lane);
+        add_product(o, PRows(s, smem.p, at), smem.v + stage * KV_BYTES, at);
         if (STAGES == 1) {
             __syncthreads();  // everyone is done with K and V before they are overwritten
             if (walk.has(1)) {
@@ -169,7 +172,8 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
 
     copy_async_wait();
     __syncthreads();  // without a single tile, the copy of Q could still overwrite O
-    softmax.finish(o, scale, extras, lse + seq.stats_row0 + q0, q_rows, warp_row0, lane, traffic);
-    store_rows(o, smem.q, out, out_strides.row, q_rows, warp_row0, lane, traffic);
+    float* lse_rows = lse + seq.stats_row0 + q0;
+    softmax.finish(o, scale, extras, lse_rows, q_rows, at, smem.rows, traffic);
+    store_rows(o, smem.q, out, out_strides.row, q_rows, at, traffic);
     TRAFFIC_FLUSH(traffic);
 }

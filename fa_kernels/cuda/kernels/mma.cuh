@@ -43,6 +43,15 @@ __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+// A barrier of `threads` threads, among 16 of which 0 is __syncthreads.
+__device__ __forceinline__ void barrier(int number, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(unsigned to, unsigned value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
 // Until this thread's copies are in shared memory; a barrier then shows them to the others.
 __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -87,30 +96,33 @@ __device__ __forceinline__ float fast_exp2(float x) {
 constexpr int D_CHUNKS = HEAD_DIM_PAD / 8;
 static_assert(HEAD_DIM_PAD % 32 == 0 && HEAD_DIM <= HEAD_DIM_PAD, "rows are whole 64-byte lines");
 
+template <int CHUNKS>
 __device__ __forceinline__ constexpr int swizzled(int row, int chunk) {
 #if !SWIZZLE
     return chunk;
 #else
     // Rows of a multiple of 128 bytes all start at bank 0; others alternate between two halves.
-    return D_CHUNKS % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
+    return CHUNKS % 8 == 0 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3);
 #endif
 }
 
+// Address of a chunk in a tile whose rows have CHUNKS of them.
+template <int CHUNKS = D_CHUNKS>
 __device__ __forceinline__ unsigned chunk_address(unsigned tile, int row, int chunk) {
-    return tile + 16 * (row * D_CHUNKS + swizzled(row, chunk));
+    return tile + 16 * (row * CHUNKS + swizzled<CHUNKS>(row, chunk));
 }
 
 // Where a lane reads a tile, in steps of 8 rows and 2 chunks that are known at compile time: the
 // permutation then is one exclusive or.
+template <int CHUNKS = D_CHUNKS>
 struct TileReader {
     unsigned address;
 
     __device__ __forceinline__ TileReader(unsigned tile, int row, int chunk)
-        : address(chunk_address(tile, row, chunk)) {}
+        : address(chunk_address<CHUNKS>(tile, row, chunk)) {}
     __device__ __forceinline__ unsigned at(int rows, int chunks) const {
-        constexpr int PERMUTED = !SWIZZLE ? 0 : D_CHUNKS % 8 == 0 ? 7 : 3;
-        return (address ^ 16 * (chunks & PERMUTED)) +
-               16 * (rows * D_CHUNKS + (chunks & ~PERMUTED));
+        constexpr int PERMUTED = !SWIZZLE ? 0 : CHUNKS % 8 == 0 ? 7 : 3;
+        return (address ^ 16 * (chunks & PERMUTED)) + 16 * (rows * CHUNKS + (chunks & ~PERMUTED));
     }
 };
 

@@ -1,7 +1,10 @@
 // The parts of FlashAttention on tensor cores: what a warp does with its rows of Q and a K/V tile.
 //
 // A warp owns WARP_ROWS = 16 or 32 rows; S, P and O live in its registers as accumulators of
-// mma.cuh. Shared memory holds Q, two stages of K and V, and the cells of a block mask;
+// mma.cuh. With PAIRS two warps share 32 rows: each computes S for one half of the keys and O for
+// one half of the columns, and they exchange maxima and P through shared memory. Where O of 32 rows
+// is too much for one warp, K and V are so read half as often as by warps of 16 rows.
+// Shared memory holds Q, the stages of K and V, and the cells of a block mask;
 // fa_kernels/tiling.py (flash_mma_smem, with_block_mask) states the same layout in Python.
 #pragma once
 
@@ -9,17 +12,23 @@
 #include "io.cuh"
 #include "mma.cuh"
 
-constexpr int WARP_ROWS = BLOCK_M * WARP / THREADS;
-constexpr int M_FRAGS = WARP_ROWS / 16;    // of 16 rows
-constexpr int N_FRAGS = BLOCK_N / 8;       // of 8 keys
-constexpr int D_FRAGS = HEAD_DIM_PAD / 8;  // of 8 columns of O
+constexpr int SIDES = PAIRS ? 2 : 1;  // warps that share rows
+constexpr int WARP_ROWS = BLOCK_M * WARP * SIDES / THREADS;
+constexpr int M_FRAGS = WARP_ROWS / 16;            // of 16 rows
+constexpr int N_FRAGS = BLOCK_N / SIDES / 8;       // of 8 keys
+constexpr int D_FRAGS = HEAD_DIM_PAD / SIDES / 8;  // of 8 columns of O
+constexpr int P_CHUNKS = BLOCK_N / 8;
 constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM_PAD;
 constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM_PAD;
+constexpr int P_BYTES = PAIRS ? 2 * BLOCK_M * BLOCK_N : 0;
+constexpr int ROW_BYTES = PAIRS ? 4 * SIDES * BLOCK_M : 0;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-static_assert(WARP_ROWS % 16 == 0 && BLOCK_N % 16 == 0, "tiles are whole 16 x 16 fragments");
+static_assert(WARP_ROWS % 16 == 0 && BLOCK_N % (16 * SIDES) == 0, "tiles are whole fragments");
 static_assert(STAGES == 1 || STAGES == 2, "K and V are single or double buffered");
 static_assert(!OVERLAP || STAGES == 2, "to compute S ahead, K has to be there");
-static_assert(SMEM_BYTES == Q_BYTES + 2 * STAGES * KV_BYTES + 2 * MASK_SMEM_BYTES,
+static_assert(!PAIRS || (P_CHUNKS % 4 == 0 && BLOCK_M / WARP_ROWS < 16), "one barrier a pair");
+static_assert(SMEM_BYTES == Q_BYTES + 2 * STAGES * KV_BYTES + P_BYTES + ROW_BYTES +
+                                2 * MASK_SMEM_BYTES,
               "SMEM_BYTES does not match the layout: fix tiling.flash_mma_smem or this header");
 
 // By how many powers of two a maximum may grow before O is rescaled: fp16 holds 2^15.
@@ -33,11 +42,15 @@ struct MmaSmem {
     unsigned q;            // [BLOCK_M, HEAD_DIM], and O on its way out
     unsigned k;            // [STAGES, BLOCK_N, HEAD_DIM]
     unsigned v;            // [STAGES, BLOCK_N, HEAD_DIM]
+    unsigned p;            // [BLOCK_M, BLOCK_N], with PAIRS
+    float* rows;           // [SIDES, BLOCK_M], what a pair of warps tells each other of its rows
     unsigned char* cells;  // [CELL_ROWS, CELL_COLS], only if a block mask can cut tiles
 
     __device__ __forceinline__ explicit MmaSmem(unsigned char* smem)
         : q(smem_address(smem)), k(q + Q_BYTES), v(k + STAGES * KV_BYTES),
-          cells(smem + Q_BYTES + 2 * STAGES * KV_BYTES) {}
+          p(v + STAGES * KV_BYTES),
+          rows(reinterpret_cast<float*>(smem + Q_BYTES + 2 * STAGES * KV_BYTES + P_BYTES)),
+          cells(reinterpret_cast<unsigned char*>(rows) + ROW_BYTES) {}
     // There are two tables of cells: warps that are still in the visit before look at the other.
     __device__ __forceinline__ void turn_cells(int visit) {
         if (CUTS_TILES && visit > 0) cells += visit % 2 ? MASK_SMEM_BYTES : -MASK_SMEM_BYTES;
@@ -49,6 +62,44 @@ struct MmaSmem {
 template <int FRAGS>
 using Rows = float[M_FRAGS][FRAGS][4];
 using RowValues = float[M_FRAGS][2];
+
+// Where this lane stands: in its warp, and its warp's rows, keys of S and columns of O in a tile.
+struct Place {
+    int lane, row0, side;
+
+    __device__ __forceinline__ Place()
+        : lane(threadIdx.x % WARP), row0(threadIdx.x / WARP / SIDES * WARP_ROWS),
+          side(PAIRS ? threadIdx.x / WARP % 2 : 0) {}
+    __device__ __forceinline__ int key0() const { return side * (BLOCK_N / SIDES); }
+    __device__ __forceinline__ int fragment0() const { return side * D_FRAGS; }
+    // Row of half `half` of fragment m; its first column of two in fragment n.
+    __device__ __forceinline__ int row(int m, int half) const {
+        return row0 + 16 * m + 8 * half + lane / 4;
+    }
+    __device__ __forceinline__ int key(int n) const { return key0() + 8 * n + lane % 4 * 2; }
+    // Until the other warp of the pair is here, too.
+    __device__ __forceinline__ void meet() const {
+        if (PAIRS) barrier(1 + row0 / WARP_ROWS, 2 * WARP);
+    }
+    // The other warp's value for a row of a lane's quad; `rows_smem` may be written again after
+    // the pair has met once more.
+    template <typename Op>
+    __device__ __forceinline__ void combine(RowValues& values, float* rows_smem, Op op) const {
+        if (!PAIRS) return;
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                if (lane % 4 == 0) rows_smem[side * BLOCK_M + row(m, half)] = values[m][half];
+        meet();
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                values[m][half] =
+                    op(values[m][half], rows_smem[(1 - side) * BLOCK_M + row(m, half)]);
+    }
+};
 
 template <int FRAGS>
 __device__ __forceinline__ void clear(Rows<FRAGS>& rows) {
@@ -64,13 +115,13 @@ __device__ __forceinline__ void clear(Rows<FRAGS>& rows) {
 // every tile of K. Lane l points ldmatrix at row l % 8 of matrix l / 8, and the matrices are the
 // upper and the lower rows of the left columns, then of the right ones.
 struct QRows {
-    TileReader reader;
+    TileReader<> reader;
 #if Q_IN_REGS
     unsigned regs[HEAD_DIM_PAD / 16][M_FRAGS][4];
 #endif
 
-    __device__ __forceinline__ QRows(unsigned tile, int warp_row0, int lane)
-        : reader(tile, warp_row0 + lane % 16, lane / 16) {}
+    __device__ __forceinline__ QRows(unsigned tile, const Place& at)
+        : reader(tile, at.row0 + at.lane % 16, at.lane / 16) {}
     __device__ __forceinline__ void read(unsigned (&a)[M_FRAGS][4], int k) const {
 #pragma unroll
         for (int m = 0; m < M_FRAGS; ++m)
@@ -98,10 +149,10 @@ struct QRows {
 // S = Q K^T of one tile. K is stored as the products want it: a key is a column of B. After the
 // products of 16 columns it calls `between`: tensor cores work on while the warp does other things.
 template <typename Between>
-__device__ __forceinline__ void scores(Rows<N_FRAGS>& s, const QRows& q, unsigned k_tile, int lane,
-                                       Between between) {
+__device__ __forceinline__ void scores(Rows<N_FRAGS>& s, const QRows& q, unsigned k_tile,
+                                       const Place& at, Between between) {
     clear(s);
-    const TileReader keys(k_tile, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const TileReader<> keys(k_tile, at.key0() + at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) {
         unsigned a[M_FRAGS][4];
@@ -122,7 +173,7 @@ __device__ __forceinline__ void scores(Rows<N_FRAGS>& s, const QRows& q, unsigne
 
 // Scales where that comes first, adds the bias, and puts -inf where an element is masked.
 __device__ __forceinline__ void mask_scores(Rows<N_FRAGS>& s, const TileMask& mask, float scale,
-                                            int warp_row0, int lane, Traffic& traffic) {
+                                            const Place& at, Traffic& traffic) {
     const bool all = mask.keeps_all();
     if (all && !SCALE_FIRST && !MASK) return;
 #pragma unroll
@@ -131,8 +182,7 @@ __device__ __forceinline__ void mask_scores(Rows<N_FRAGS>& s, const TileMask& ma
         for (int n = 0; n < N_FRAGS; ++n)
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                const int row = warp_row0 + 16 * m + c / 2 * 8 + lane / 4;
-                const int col = 8 * n + lane % 4 * 2 + c % 2;
+                const int row = at.row(m, c / 2), col = at.key(n) + c % 2;
                 if (SCALE_FIRST) s[m][n][c] = __fmul_rn(s[m][n][c], scale);
                 if (!all && !mask.keeps(row, col))
                     s[m][n][c] = -INF;
@@ -156,24 +206,33 @@ struct Softmax {
         }
     }
     // m, and l in its terms. Row by row: what a row gives must not depend on its neighbours.
-    __device__ __forceinline__ void maxima(const Rows<N_FRAGS>& s, float scale) {
+    __device__ __forceinline__ void maxima(const Rows<N_FRAGS>& s, float scale, const Place& at,
+                                           float* rows_smem) {
         const float unit = SCALE_FIRST ? UNITS_TO_LOG2 : scale;
+        RowValues largest;
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float value = fmaxf(s[i][0][2 * half], s[i][0][2 * half + 1]);
+#pragma unroll
+                for (int n = 1; n < N_FRAGS; ++n)
+                    value = fmaxf(value, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
+                largest[i][half] =
+                    reduce_lanes(value, 4, [](float a, float b) { return fmaxf(a, b); });
+            }
+        at.combine(largest, rows_smem, [](float a, float b) { return fmaxf(a, b); });
         any_grows = false;
 #pragma unroll
         for (int i = 0; i < M_FRAGS; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float largest = fmaxf(s[i][0][2 * half], s[i][0][2 * half + 1]);
-#pragma unroll
-                for (int n = 1; n < N_FRAGS; ++n)
-                    largest = fmaxf(largest, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
-                largest = reduce_lanes(largest, 4, [](float a, float b) { return fmaxf(a, b); });
                 // From -inf to -inf the growth is NaN, which is no growth; from -inf to a number
                 // alpha is 0.
-                const float growth = (largest - m[i][half]) * unit;
+                const float growth = (largest[i][half] - m[i][half]) * unit;
                 const bool grows = growth > (LAZY_RESCALE ? RESCALE_ABOVE : 0.f);
                 alpha[i][half] = grows ? fast_exp2(-growth) : 1.f;
-                m[i][half] = grows ? largest : m[i][half];
+                m[i][half] = grows ? largest[i][half] : m[i][half];
                 l[i][half] *= alpha[i][half];
                 any_grows |= grows;
             }
@@ -208,17 +267,22 @@ struct Softmax {
     }
     // lse, and O divided by l; a row with no kept key gives -inf and 0.
     __device__ __forceinline__ void finish(Rows<D_FRAGS>& o, float scale, const Extras& extras,
-                                           float* lse, int rows, int warp_row0, int lane,
-                                           Traffic& traffic) const {
+                                           float* lse, int rows, const Place& at, float* rows_smem,
+                                           Traffic& traffic) {
         const float unit = SCALE_FIRST ? UNITS_TO_LN : scale * LN2;
+        const auto add = [](float a, float b) { return a + b; };
+#pragma unroll
+        for (int i = 0; i < M_FRAGS; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) l[i][half] = reduce_lanes(l[i][half], 4, add);
+        at.combine(l, rows_smem, add);
 #pragma unroll
         for (int i = 0; i < M_FRAGS; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float total =
-                    reduce_lanes(l[i][half], 4, [](float a, float b) { return a + b; });
-                const int row = warp_row0 + 16 * i + 8 * half + lane / 4;
-                if (row < rows && lane % 4 == 0) {
+                const float total = l[i][half];
+                const int row = at.row(i, half);
+                if (row < rows && at.lane % 4 == 0 && at.side == 0) {
                     lse[row] = total == 0.f ? -INF : m[i][half] * unit + logf(total);
                     traffic.write(TENSOR_LSE, 4);
                 }
@@ -237,17 +301,17 @@ struct Softmax {
 
 #if DROPOUT
 // Zero where dropout drops; what is kept gets its factor 1 / (1 - p) at the end, with 1 / l.
-__device__ __forceinline__ void drop(Rows<N_FRAGS>& p, const TileMask& mask, int warp_row0,
-                                     int lane, Traffic& traffic) {
+__device__ __forceinline__ void drop(Rows<N_FRAGS>& p, const TileMask& mask, const Place& at,
+                                     Traffic& traffic) {
 #pragma unroll
     for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
         for (int n = 0; n < N_FRAGS; ++n) {
-            const int row = warp_row0 + 16 * m + lane / 4, col = 8 * n + lane % 4 * 2;
+            const int row = at.row(m, 0), col = at.key(n);
 #if DROPOUT == 1
             // Four keys a draw, and a lane holds two of them in each of two rows: the even lane
             // draws the upper row, the odd one the lower, and they swap what the other needs.
-            const bool odd = lane % 2;
+            const bool odd = at.lane % 2;
             const uint4 draw = philox(
                 make_uint4(unsigned(mask.q0 + row + 8 * odd), unsigned(mask.k0 + col) / 4,
                            mask.extras.head, mask.extras.batch),
@@ -272,18 +336,50 @@ __device__ __forceinline__ void drop(Rows<N_FRAGS>& p, const TileMask& mask, int
 }
 #endif
 
-// O += P V. V is stored by keys, the products want it by columns: ldmatrix transposes.
-__device__ __forceinline__ void add_product(Rows<D_FRAGS>& o, const Rows<N_FRAGS>& p,
-                                            unsigned v_tile, int lane) {
-    const TileReader values(v_tile, lane % 16, lane / 16);
-#pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) {
-        unsigned a[M_FRAGS][4];
+// P as A fragments, 16 keys at a time: a warp's own accumulators, or what the pair has stored.
+struct PRows {
+    const Rows<N_FRAGS>& p;
+#if PAIRS
+    TileReader<P_CHUNKS> reader;
+
+    __device__ __forceinline__ PRows(const Rows<N_FRAGS>& p, unsigned tile, const Place& at)
+        : p(p), reader(tile, at.row0 + at.lane % 16, at.lane / 16) {
 #pragma unroll
         for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
+            for (int n = 0; n < N_FRAGS; ++n)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    store_shared(chunk_address<P_CHUNKS>(tile, at.row(m, half), at.key0() / 8 + n) +
+                                     at.lane % 4 * 4,
+                                 pack(p[m][n][2 * half], p[m][n][2 * half + 1]));
+        at.meet();
+    }
+#else
+    __device__ __forceinline__ PRows(const Rows<N_FRAGS>& p, unsigned, const Place&) : p(p) {}
+#endif
+    __device__ __forceinline__ void fragments(unsigned (&a)[M_FRAGS][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M_FRAGS; ++m) {
+#if PAIRS
+            ldmatrix(a[m], reader.at(16 * m, 2 * k));
+#else
+#pragma unroll
             for (int i = 0; i < 4; ++i)
                 a[m][i] = pack(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#endif
+        }
+    }
+};
+
+// O += P V. V is stored by keys, the products want it by columns: ldmatrix transposes.
+__device__ __forceinline__ void add_product(Rows<D_FRAGS>& o, const PRows& p, unsigned v_tile,
+                                            const Place& at) {
+    const TileReader<> values(v_tile, at.lane % 16, at.fragment0() + at.lane / 16);
+#pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) {
+        unsigned a[M_FRAGS][4];
+        p.fragments(a, k);
 #pragma unroll
         for (int n = 0; n < D_FRAGS; n += 2) {
             unsigned b[4];
@@ -300,24 +396,21 @@ __device__ __forceinline__ void add_product(Rows<D_FRAGS>& o, const Rows<N_FRAGS
 // Rounds O to the io dtype and stores it, 16 bytes a lane: by way of the warp's own rows of Q's
 // tile, which nobody reads any more.
 __device__ __forceinline__ void store_rows(const Rows<D_FRAGS>& o, unsigned tile, io_t* out,
-                                           i64 row_stride, int rows, int warp_row0, int lane,
+                                           i64 row_stride, int rows, const Place& at,
                                            Traffic& traffic) {
 #pragma unroll
     for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
         for (int n = 0; n < D_FRAGS; ++n)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = warp_row0 + 16 * m + 8 * half + lane / 4;
-                asm volatile("st.shared.b32 [%0], %1;" ::"r"(chunk_address(tile, row, n) +
-                                                             lane % 4 * 4),
-                             "r"(pack(o[m][n][2 * half], o[m][n][2 * half + 1]))
-                             : "memory");
-            }
+            for (int half = 0; half < 2; ++half)
+                store_shared(chunk_address(tile, at.row(m, half), at.fragment0() + n) +
+                                 at.lane % 4 * 4,
+                             pack(o[m][n][2 * half], o[m][n][2 * half + 1]));
     __syncwarp();  // the warp's rows are written before its lanes read them by chunks
 #pragma unroll 4
-    for (int i = lane; i < WARP_ROWS * D_CHUNKS; i += WARP) {
-        const int row = warp_row0 + i / D_CHUNKS, chunk = i % D_CHUNKS;
+    for (int i = at.lane; i < WARP_ROWS * D_FRAGS; i += WARP) {
+        const int row = at.row0 + i / D_FRAGS, chunk = at.fragment0() + i % D_FRAGS;
         const int n = row < rows ? max(0, min(8, HEAD_DIM - 8 * chunk)) : 0;
         if (n == 0) continue;
         uint4 bits;

@@ -1,0 +1,103 @@
+"""The README's paragraph "How fast": the rung on tensor cores against its peers, and its calls."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+
+from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
+from fa_kernels.measure.records import OURS, Row, Run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.variants import VARIANTS
+
+#: Whose speed is spoken about, and beside whom: torch's FlashAttention-2, then cuDNN.
+SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
+#: `detail` of the rows that say what a call costs the host.
+_CUPY, _TORCH = "CuPy arrays", "torch tensors"
+
+
+def how_fast(speed: RecordedSpeed) -> str:
+    """Markdown; every number from the one run. Empty where it does not hold both peers.
+
+    Ratios are times of the peer over ours: above 1 ours is faster.
+    """
+    fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
+    if speed.run is None or not fa2 or not cudnn:
+        return ""
+    paragraphs = (_against(speed, fa2, cudnn), _calls(speed.run))
+    return "\n\n".join(
+        textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
+        for paragraph in filter(None, paragraphs)
+    )
+
+
+def _against(
+    speed: RecordedSpeed,
+    fa2: Mapping[AttentionProblem, float],
+    cudnn: Mapping[AttentionProblem, float],
+) -> str:
+    run, kernel = speed.run, VARIANTS[SHOWN].kernel
+    assert run is not None
+    dims = sorted({problem.head_dim for problem in fa2})
+    parts = []
+    for d in dims:
+        found = [ratio for problem, ratio in fa2.items() if problem.head_dim == d]
+        parts.append(
+            f"{geometric_mean(found):.2f} times the speed of FlashAttention-2 at d = {d} "
+            f"({min(found):.2f} to {max(found):.2f})"
+        )
+    parts[1:] = [part.replace("times the speed of FlashAttention-2", "times") for part in parts[1:]]
+    means = [f"{geometric_mean(r for p, r in cudnn.items() if p.head_dim == d):.2f}" for d in dims]
+    everywhere = speed.ratios(SHOWN, FA2, least_seqlen=1)
+    worst = min(everywhere, key=lambda problem: everywhere[problem])
+    longest = max(problem.seqlen_q for problem in fa2)
+    return (
+        f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process "
+        f"({run.device}, recorded run `{run.run_id}`; fp16 and bf16, with and without a causal "
+        f"mask, N = {LONG_FROM} to {longest}): it has {_listed(parts)}, each a geometric mean with "
+        f"the least and the greatest ratio. {_slower(fa2, 'FlashAttention-2')} Shorter sequences "
+        f"included, the least ratio is {everywhere[worst]:.2f}, at d = {worst.head_dim}, "
+        f"N = {worst.seqlen_q}. {_slower(cudnn, 'cuDNN')} It has {_listed(means)} times cuDNN's "
+        f"speed at d = {_listed(map(str, dims))}."
+    )
+
+
+def _slower(ratios: Mapping[AttentionProblem, float], peer: str) -> str:
+    """At how many of the problems, and at which d, ours is slower."""
+    slower = [problem for problem, ratio in ratios.items() if ratio < 1]
+    if not slower:
+        return f"It is slower than {peer} at none of these points."
+    if len(slower) == len(ratios):
+        return f"It is slower than {peer} at every point."
+    dims = sorted({problem.head_dim for problem in slower})
+    where = f"all at d = {dims[0]}" if len(dims) == 1 else f"at d = {_listed(map(str, dims))}"
+    return f"It is slower than {peer} at {len(slower)} of these {len(ratios)} points, {where}."
+
+
+def _calls(run: Run) -> str:
+    """What a call costs the host, and a build; "" where the run does not say."""
+    known = {(row.provider, row.detail): row for row in run.select(metric="launch_us", status="ok")}
+    ours = [known.get((OURS, detail)) for detail in (_CUPY, _TORCH)]
+    theirs = next((row for (provider, _), row in known.items() if provider == FA2), None)
+    built = [row.median for row in run.select(metric="compile_s", status="ok") if row.median]
+    if None in (*ours, theirs) or not built:
+        return ""
+    cupy, torch, sdpa = (_microseconds(row) for row in (*ours, theirs))
+    assert theirs is not None
+    return (
+        f"A call of `fa.attention` that has been compiled costs the host {cupy} µs with CuPy "
+        f"arrays and {torch} µs with torch tensors; torch's own `scaled_dot_product_attention` "
+        f"costs {sdpa} µs (queued calls, N = {theirs.seqlen_q}). The first call of a build "
+        f"compiles for {min(built):.1f} to {max(built):.1f} s; the next process finds it on disk."
+    )
+
+
+def _microseconds(row: Row | None) -> str:
+    assert row is not None and row.median is not None
+    return f"{row.median:.1f}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    """ "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,140 @@
+"""Recorded times of the rungs on tensor cores beside their peers, by problem, of one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.device import Device
+from fa_kernels.figures import theme
+from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.rungs import in_rung_order, name_of
+from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.variants import VARIANTS
+
+#: Ratios are averaged over N from here on: shorter sequences give the GPU little work per call.
+LONG_FROM = 2048
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One timed call: the TFLOP/s of its two matrix products."""
+
+    row: Row
+
+    @property
+    def seqlen(self) -> int:
+        """N."""
+        return self.row.seqlen_q
+
+    @property
+    def ms(self) -> float:
+        """Median latency."""
+        assert self.row.median is not None
+        return self.row.median
+
+    @property
+    def tflops(self) -> float:
+        """Of a causal call only the attended pairs count, N (N + 1) / 2 of N²."""
+        return matmul_flops(self.row.problem) / self.ms / 1e9
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One series over N, at one d, mask and dtype."""
+
+    series: str
+    rates: tuple[Rate, ...]
+
+    @property
+    def name(self) -> str:
+        """ "05 flash, tensor cores", or the peer's own name."""
+        variant = VARIANTS.get(self.series)
+        return name_of(variant) if variant else theme.style_of(self.series).label
+
+    @property
+    def is_ours(self) -> bool:
+        """True of a rung."""
+        return self.series in VARIANTS
+
+    def at(self, seqlen: int) -> Rate | None:
+        """At exactly this N; nothing is interpolated."""
+        return next((rate for rate in self.rates if rate.seqlen == seqlen), None)
+
+
+class RecordedSpeed:
+    """Latencies of one run of kind "speed"; `run` is None where there is none.
+
+    Of a rung the tiles count that a call takes by itself: a run times those first, others after.
+    Rows with a switch turned off are left out.
+    """
+
+    def __init__(self, run: Run | None = None) -> None:
+        self.run = run
+        self._rows: dict[str, dict[AttentionProblem, Row]] = {}
+        for row in run.rows if run else ():
+            known = row.series in VARIANTS or row.provider != OURS
+            if row.metric == "latency_ms" and row.status == "ok" and known:
+                self._rows.setdefault(row.series, {}).setdefault(row.problem, row)
+
+    @classmethod
+    def on(
+        cls, device: Device, first: Run | None = None, root: Path | None = None
+    ) -> RecordedSpeed:
+        """`first`, if it is such a run, else the newest of a device that can be read."""
+        others = (read_run(run_id, root) for run_id in list_runs(root, kind="speed"))
+        for run in (first, *others):
+            if isinstance(run, Run) and run.kind == "speed" and device.is_called(run.device):
+                return cls(run)
+        return cls()
+
+    @property
+    def run_id(self) -> str:
+        """Of the run, or ""."""
+        return self.run.run_id if self.run else ""
+
+    @property
+    def ours(self) -> list[str]:
+        """The rungs that were timed, in rung order."""
+        return [variant.name for variant in in_rung_order() if variant.name in self._rows]
+
+    @property
+    def peers(self) -> list[str]:
+        """The peers that were timed: ours to call first, then others."""
+        theirs = [name for name in self._rows if name not in VARIANTS]
+        return [*(n for n in BASELINES if n in theirs), *sorted(set(theirs).difference(BASELINES))]
+
+    def curve(self, series: str, **at: Any) -> Curve:
+        """One series over N, at problems with these attributes: head_dim, causal, dtype."""
+        rows = [row for problem, row in self._rows.get(series, {}).items() if _is_at(problem, at)]
+        return Curve(series, tuple(Rate(r) for r in sorted(rows, key=lambda r: r.seqlen_q)))
+
+    def ratios(
+        self, ours: str, peer: str, least_seqlen: int = LONG_FROM, **at: Any
+    ) -> dict[AttentionProblem, float]:
+        """Problem -> time of `peer` over time of `ours`: above 1 ours is faster.
+
+        Of every problem from N = `least_seqlen` on that both were timed at, with these attributes.
+        """
+        mine, theirs = self._rows.get(ours, {}), self._rows.get(peer, {})
+        return {
+            problem: (theirs[problem].median or 0.0) / (row.median or 1.0)
+            for problem, row in mine.items()
+            if problem in theirs and problem.seqlen_q >= least_seqlen and _is_at(problem, at)
+        }
+
+
+def _is_at(problem: AttentionProblem, at: dict[str, Any]) -> bool:
+    return all(getattr(problem, name) == value for name, value in at.items())
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Of ratios, whose arithmetic mean would favour whoever is in the denominator."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs))

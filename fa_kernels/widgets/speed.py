@@ -1,0 +1,208 @@
+"""How fast the rungs on tensor cores are beside other people's kernels, over N."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fa_kernels.device import Device
+from fa_kernels.device import device as find_device
+from fa_kernels.figures.point import device_words
+from fa_kernels.figures.recorded_speed import LONG_FROM, Curve, RecordedSpeed, geometric_mean
+from fa_kernels.figures.rungs import number_of
+from fa_kernels.figures.speed import speed_spec
+from fa_kernels.figures.theme import style_of
+from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, MASKS
+from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
+from fa_kernels.session import Session, in_use
+from fa_kernels.units import duration, significant
+from fa_kernels.variants import VARIANTS
+from fa_kernels.widgets.choice import Choice
+from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.text import html_table, labels
+
+_SHORTS = [SHORT_DTYPE[name] for name in DTYPES]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the controls show: head dimension, whether a causal mask, dtype by its short name."""
+
+    d: int
+    causal: bool
+    dtype: str
+
+    @classmethod
+    def of(cls, d: object, causal: object, dtype: object) -> Shown:
+        """Checked arguments.
+
+        Raises:
+            ValueError: something that is not measured; value, limit and remedy.
+        """
+        short = SHORT_DTYPE[dtype_name(dtype)]
+        for name, value, known in (
+            ("d", d, HEAD_DIMS), ("causal", causal, (False, True)), ("dtype", short, _SHORTS)
+        ):  # fmt: skip
+            if value not in known:
+                offered = ", ".join(map(str, known))
+                raise ValueError(f"{name} = {value!r} is not measured here: use {offered}.")
+        return cls(int(str(d)), bool(causal), short)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the problems that were timed, by the names they have there."""
+        mask = next(mask for mask in MASKS if (mask is not None) == self.causal)
+        return {"head_dim": self.d, "causal": mask, "dtype": DTYPE_FROM_SHORT[self.dtype]}
+
+    def curves(self, runs: RecordedSpeed) -> list[Curve]:
+        """Every series that was timed here, our rungs first."""
+        found = (runs.curve(name, **self.attributes) for name in (*runs.ours, *runs.peers))
+        return [curve for curve in found if curve.rates]
+
+
+def takeaway(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device: Device) -> str:
+    """What the last rung reaches, and its speed as a multiple of each peer's."""
+    text, ours = labels("speed"), [curve for curve in curves if curve.is_ours]
+    if not ours:
+        return str(text["said_nothing"]).format(device=device_words(device))
+    last = ours[-1]
+    rates = [rate.tflops for rate in last.rates]
+    peak = device.peak_tflops(DTYPE_FROM_SHORT[shown.dtype], tensor_cores=True)
+    said = text["said"].format(
+        rung=_number(last), low=significant(min(rates)), high=significant(max(rates)),
+        first=last.rates[0].seqlen, last=last.rates[-1].seqlen, device=device_words(device),
+        percent=f"{100 * max(rates) / peak:.0f}", peak=significant(peak),
+    )  # fmt: skip
+    parts = []
+    for peer in runs.peers:
+        if found := runs.ratios(last.series, peer, **shown.attributes).values():
+            parts.append(
+                text["said_peer"].format(
+                    ratio=_times(geometric_mean(found)), name=style_of(peer).label,
+                    low=_times(min(found)), high=_times(max(found)),
+                )
+            )  # fmt: skip
+    if parts:
+        said += " " + text["said_ratios"].format(least=LONG_FROM, parts=text["and"].join(parts))
+    return str(said)
+
+
+def _number(curve: Curve) -> str:
+    return number_of(VARIANTS[curve.series])
+
+
+def _times(ratio: float) -> str:
+    """Near 1 the second decimal matters."""
+    return f"{ratio:.2f}×"
+
+
+def speed_table(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device: Device) -> str:
+    """The numbers behind the figure, one row per N, as HTML."""
+    text = labels("speed")
+    last = next((curve for curve in reversed(curves) if curve.is_ours), None)
+    peers = [curve for curve in curves if not curve.is_ours]
+    head = [text["axis_seqlen"]]
+    head += [text[c].format(name=curve.name) for curve in curves for c in _COLUMNS]
+    if last:
+        rung = _number(last)
+        head += [text["column_ratio"].format(peer=p.name, rung=rung) for p in peers]
+    body = []
+    for n in sorted({rate.seqlen for curve in curves for rate in curve.rates}):
+        cells = [str(n)]
+        for curve in curves:
+            rate = curve.at(n)
+            cells += [duration(rate.ms), significant(rate.tflops)] if rate else ["", ""]
+        for peer in peers:
+            theirs, mine = peer.at(n), last.at(n) if last else None
+            cells += [_times(theirs.ms / mine.ms) if theirs and mine else ""] if last else []
+        body.append(cells)
+    caption = _caption(shown, curves, runs, device)
+    return html_table("speed", caption, head, body, "falab-table falab-dense")
+
+
+_COLUMNS = ("column_time", "column_rate")
+
+
+def _caption(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device: Device) -> str:
+    text = labels("speed")
+    mask = text["masks"]["causal" if shown.causal else "none"]
+    if not curves:
+        source = text["not_recorded"]
+        return str(text["caption_nothing"]).format(
+            d=shown.d, dtype=shown.dtype, mask=mask, device=device.name, source=source
+        )
+    problem = curves[0].rates[0].row.problem
+    return str(text["caption"]).format(
+        d=shown.d, dtype=shown.dtype, mask=mask, device=device.name,
+        tokens=problem.batch * problem.seqlen_q, width=problem.nheads * problem.head_dim,
+        source=text["recorded"].format(run_id=runs.run_id),
+        flops=text["flops_causal" if shown.causal else "flops_none"],
+    )  # fmt: skip
+
+
+class Speed(DrawnView):
+    """TFLOP/s over N, a line per kernel; `curves` are those shown."""
+
+    curves: Sequence[Curve]
+
+    section = mark = "speed"
+
+    def __init__(self, shown: Shown, device: Device, runs: RecordedSpeed) -> None:
+        self.device, self.runs = device, runs
+        text = labels("speed")
+        self.head_dim = Choice(text["head_dim"], [(str(d), d) for d in HEAD_DIMS], shown.d)
+        masks = [(text["masks"]["none"], False), (text["masks"]["causal"], True)]
+        self.causal = Choice(text["mask"], masks, shown.causal)
+        self.dtype = Choice(text["dtype"], [(name, name) for name in _SHORTS], shown.dtype)
+        super().__init__(shown, (self.head_dim, self.causal, self.dtype))
+
+    @property
+    def setting(self) -> Shown:
+        """What the controls show now."""
+        return Shown(self.head_dim.value, self.causal.value, self.dtype.value)
+
+    def curve(self, series: str) -> Curve:
+        """One of those shown; empty where nothing was recorded."""
+        found = (curve for curve in self.curves if curve.series == series)
+        return next(found, Curve(series, ()))
+
+    def draw(self, setting: Shown, stamp: float) -> None:
+        """Compute and show a setting."""
+        curves = self.curves = setting.curves(self.runs)
+        said = takeaway(setting, curves, self.runs, self.device)
+        alt = self.text["figure"].format(sentence=said)
+        table = speed_table(setting, curves, self.runs, self.device)
+        run_id = self.runs.run_id if curves else ""
+        self.show(speed_spec(curves, run_id, self.text), alt, said, table, stamp)
+
+
+def speed(
+    d: int = 64,
+    causal: bool = False,
+    *,
+    dtype: str = "fp16",
+    device: str | None = None,
+    session: Session | None = None,
+) -> Speed:
+    """Recorded TFLOP/s over N of the rungs on tensor cores and of the fastest peers.
+
+    All were timed in one process, call by call in turn; batch and heads follow N and d (16384
+    tokens of width 2048). Of a causal call only the attended pairs count as work.
+
+    Args:
+        d: head dimension: 64, 128 or 256.
+        causal: with a causal mask.
+        dtype: "fp16" or "bf16".
+        device: slug of the GPU whose runs are shown; default: the session's.
+        session: what `fa.session` returned; default: the current one.
+
+    Raises:
+        ValueError: a bad value; value, limit and remedy.
+        TypeError: `session` is not one.
+    """
+    used = in_use(session)
+    sheet = find_device(default_device(used) if device is None else device)
+    runs = RecordedSpeed.on(sheet, used.run, used.root)
+    return Speed(Shown.of(d, causal, dtype), sheet, runs)
