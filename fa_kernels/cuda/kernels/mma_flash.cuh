@@ -27,6 +27,7 @@ static_assert(WARP_ROWS % 16 == 0 && BLOCK_N % (16 * SIDES) == 0, "tiles are who
 static_assert(STAGES == 1 || STAGES == 2, "K and V are single or double buffered");
 static_assert(!OVERLAP || STAGES == 2, "to compute S ahead, K has to be there");
 static_assert(!PAIRS || (P_CHUNKS % 4 == 0 && BLOCK_M / WARP_ROWS < 16), "one barrier a pair");
+static_assert(!PAIRS || D_FRAGS % 8 == 0, "a side's columns begin where a permutation does");
 static_assert(SMEM_BYTES == Q_BYTES + 2 * STAGES * KV_BYTES + P_BYTES + ROW_BYTES +
                                 2 * MASK_SMEM_BYTES,
               "SMEM_BYTES does not match the layout: fix tiling.flash_mma_smem or this header");
