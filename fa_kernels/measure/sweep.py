@@ -27,9 +27,9 @@ from fa_kernels.measure.point import (
 )
 from fa_kernels.measure.timing import METHOD, Flush
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import ALGORITHMS, VARIANTS
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
 #: Where block masks are measured: one dtype, one head dimension, sequences of several tiles.
 MASK_DTYPE, MASK_HEAD_DIM, MASK_MIN_SEQLEN = "float16", 64, 1024
@@ -101,7 +101,7 @@ class Grid:
 
 
 def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
-    """Our variants with the tiles of every M (equal tiles once), then the peers.
+    """Our variants with their tiles (equal ones once), then the peers.
 
     Under a block mask only the algorithms that take one, with its blocks as tiles.
     """
@@ -114,13 +114,22 @@ def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
     for variant in VARIANTS.values():
         if problem.dtype not in variant.dtypes:
             continue
-        control = variant.control_for is not None
-        for kib in grid.control_sram_kib if control else grid.sram_kib:
-            tiling = Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
+        for tiling in _tilings(variant, problem, grid):
             contender = our_contender(variant, tiling, problem)
             seen.setdefault((variant.name, contender.tiling), contender)
     peers = [peer_contender(BASELINES[name], problem) for name in grid.peers]
     return _limited([*seen.values(), *peers], grid)
+
+
+def _tilings(variant: Variant, problem: AttentionProblem, grid: Grid) -> Iterator[Tiling]:
+    """The tiles of every M, or the own ones of a variant whose tiles M does not set."""
+    if variant.same_algorithm is not None:
+        sizes = (problem.head_dim, problem.itemsize, HOPPER_SMEM_PER_BLOCK)
+        yield variant.default_tiling(*sizes)
+        return
+    control = variant.control_for is not None
+    for kib in grid.control_sram_kib if control else grid.sram_kib:
+        yield Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
 
 
 def _limited(contending: list[Contender], grid: Grid) -> list[Contender]:
