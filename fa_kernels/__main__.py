@@ -24,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("variants", nargs="*", help="names of fa.VARIANTS; default: all")
     verify.add_argument("--out", type=Path, help="folder for the record; default: data/verified")
     verify.add_argument(
-        "--unverified", action="store_true", help="only kernels whose record does not hold"
+        "--unverified",
+        action="store_true",
+        help="only kernels not verified with today's sources; goes on after --minutes",
     )
     verify.add_argument("--minutes", type=float, help="begin no case after this many minutes")
     verify.add_argument(
@@ -40,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     measure = commands.add_parser("measure", help="measure the recorded grid on this GPU")
-    measure.add_argument("--label", help="last part of the run id; default: grid, or counters")
+    measure.add_argument("--label", help="last part of the run id; default: the kind of run")
     measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
     measure.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
     measure.add_argument("--minutes", type=float, help="stop before this many minutes are over")
@@ -160,6 +162,10 @@ def _measure(args: argparse.Namespace) -> int:
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
+    kinds = [name for name in ("counters", "backward", "speed") if getattr(args, name)]
+    if len(kinds) > 1:
+        named = " and ".join(f"--{name}" for name in kinds)
+        sys.exit(f"{named} are runs of different kinds: give one of them.")
     if args.counters:
         return _measure_counters(args)
     if args.backward:

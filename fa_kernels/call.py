@@ -148,7 +148,7 @@ def _pick_variant(
     if not _takes_dtype(chosen, problem.dtype):
         raise NotImplementedError(
             f"variant = {name!r} does not take {problem.dtype}: cast q, k and v to one of "
-            f"{', '.join(chosen.dtypes)}."
+            f"{', '.join(chosen.dtypes)}, or use a variant that does, e.g. 'flash_q_outer'."
         )
     if problem.block_mask is not None and not chosen.block_sparse:
         able = ", ".join(repr(v.name) for v in VARIANTS.values() if v.block_sparse)

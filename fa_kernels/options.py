@@ -140,9 +140,12 @@ def check_saved(d_out: Any, q: Any, out: Any, lse: Any) -> None:
     for name, array in {"d_out": d_out, "out": out, "lse": lse}.items():
         shape = tuple(q.shape[: len(array.shape)])
         if tuple(array.shape) != shape:
+            remedy = "Pass what fa.attention(..., return_lse=True) gave for this q."
+            if name == "d_out":
+                remedy = "It is the gradient of out and has its shape."
             raise ValueError(
                 f"{name} has shape {tuple(array.shape)}, q has {tuple(q.shape)}: it must be "
-                f"{shape}. Pass what fa.attention(..., return_lse=True) gave for this q."
+                f"{shape}. {remedy}"
             )
     want = "float64" if dtype_name(q.dtype, HOST_ITEMSIZE) == "float64" else "float32"
     if (have := _dtype(lse)) != want:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping
 
+from fa_kernels.cuda.verified import unverified
 from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
@@ -24,7 +25,7 @@ def how_fast(speed: RecordedSpeed) -> str:
     fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
     if speed.run is None or not fa2 or not cudnn:
         return ""
-    paragraphs = (_against(speed, fa2, cudnn), _calls(speed.run))
+    paragraphs = (_against(speed, fa2, cudnn), _status(), _calls(speed.run))
     return "\n\n".join(
         textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
         for paragraph in filter(None, paragraphs)
@@ -62,6 +63,19 @@ def _against(
     )
 
 
+def _status() -> str:
+    """Who runs it: "auto", or who names it as long as not every case is verified."""
+    kernel = VARIANTS[SHOWN].kernel
+    status = unverified().get(kernel)
+    if status is None:
+        return f'`variant="auto"` takes `{kernel}` for fp16 and bf16 on a GPU.'
+    return (
+        f'Call it by name, `fa.attention(q, k, v, variant="{SHOWN}")`: `variant="auto"`, the '
+        f"default, takes a kernel only when every case is verified, and this one is {status}. "
+        "Until then it takes `04_flash_q_outer`; `make verify` on your GPU changes that."
+    )
+
+
 def _slower(ratios: Mapping[AttentionProblem, float], peer: str) -> str:
     """At how many of the problems, and at which d, ours is slower."""
     slower = [problem for problem, ratio in ratios.items() if ratio < 1]
@@ -85,7 +99,7 @@ def _calls(run: Run) -> str:
     cupy, torch, sdpa = (_microseconds(row) for row in (*ours, theirs))
     assert theirs is not None
     return (
-        f"A call of `fa.attention` that has been compiled costs the host {cupy} µs with CuPy "
+        f"A call of `fa.attention` by that name, once compiled, costs the host {cupy} µs with CuPy "
         f"arrays and {torch} µs with torch tensors; torch's own `scaled_dot_product_attention` "
         f"costs {sdpa} µs (queued calls, N = {theirs.seqlen_q}). The first call of a build "
         f"compiles for {min(built):.1f} to {max(built):.1f} s; the next process finds it on disk."

@@ -214,7 +214,7 @@ def ladder_spec(found: Sequence[Step], text: Mapping[str, Any]) -> dict[str, Any
     ticks = [10.0**e for e in range(low, math.ceil(high) + 1)]
     layout["xaxis"] = theme.axis(
         title=theme.axis_title(text["axis_time"]), type="log", tickvals=ticks,
-        ticktext=[duration(tick) for tick in ticks], range=[low, high + 0.62 * (high - low)],
+        ticktext=[duration(tick) for tick in ticks], range=[low, high + 0.8 * (high - low)],
     )  # fmt: skip
     layout["yaxis"] = theme.axis(
         range=[-0.6, len(found) - 0.4], tickvals=heights, showgrid=False,

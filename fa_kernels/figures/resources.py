@@ -14,7 +14,7 @@ from fa_kernels.figures.rungs import Rung, row_heights, row_labels
 _ROW, _FRAME = 54, 120
 _BAR = 0.17
 #: Where the outline of one block more is cut off, and where the axis ends: words stand between.
-_MOST, _END = 1.4, 2.32
+_MOST, _END = 1.4, 2.8
 
 
 def resources_spec(

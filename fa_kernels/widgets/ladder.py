@@ -59,11 +59,14 @@ def takeaway(found: Sequence[Step], runs: LadderRuns) -> str:
         new=duration(last.ms or 0.0), ratio=ratio_text((first.ms or 0.0) / (last.ms or 1.0)),
         name=_short(last), time=duration(last.ms or 0.0),
     )  # fmt: skip
-    gains = [(step.gain, step) for step in ours if step.gain and not step.across_runs]
+    gains = [(step.gain, step) for step in ours if step.gain]
     if gains:
         gain, step = max(gains, key=lambda pair: pair[0])
         if gain > 1:
-            said += " " + text["said_step"].format(name=_short(step), ratio=ratio_text(gain))
+            across = f" {text['across']}" if step.across_runs else ""
+            said += " " + text["said_step"].format(
+                name=_short(step), ratio=ratio_text(gain), across=across
+            )
         slower = [_short(step) for gain, step in gains if gain < 1]
         if slower:
             said += " " + text["said_slower"].format(names=", ".join(slower))
