@@ -49,6 +49,7 @@ _LAZY = {
     "speed": ("fa_kernels.widgets.speed", "speed"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
+    "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 
 __all__ = [

@@ -30,6 +30,9 @@ class DrawnView(ipywidgets.VBox):
 
     #: Section of the labels; the page finds the sentence by the mark, as data-fa-<mark>.
     section = mark = ""
+    #: px below which the figure's words would collide and it scrolls sideways instead; in
+    #: Presentation Mode times the factor of its letters.
+    least_width = LEAST_WIDTH
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class DrawnView(ipywidgets.VBox):
         """`controls` lead to `moved` when they change; `aside` stand beside them, and do not."""
         self.text = labels(self.section)
         self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.figure, self.table = LiveFigure(least_width=LEAST_WIDTH), ipywidgets.HTML()
+        self.figure, self.table = LiveFigure(least_width=self.least_width), ipywidgets.HTML()
         for control in controls:
             control.observe(lambda change: self.moved(change.owner), "value")
         self.draw(setting, 0.0)

@@ -139,6 +139,7 @@ class Ladder(SizedView):
     steps: Sequence[Step]
 
     section = mark = "ladder"
+    least_width = 560
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""

@@ -70,6 +70,7 @@ class Resources(RungView):
     """Registers, shared memory, threads and blocks of every launch, against one SM."""
 
     section = mark = "resources"
+    least_width = 640
 
     def draw(self, setting: Compiled, stamp: float) -> None:
         """Compute and show a setting."""

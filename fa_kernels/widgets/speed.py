@@ -148,6 +148,7 @@ class Speed(DrawnView):
     curves: Sequence[Curve]
 
     section = mark = "speed"
+    least_width = 540
 
     def __init__(self, shown: Shown, device: Device, runs: RecordedSpeed) -> None:
         self.device, self.runs = device, runs
