@@ -173,7 +173,7 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["created"])
     for name, digest in said["files"].items():
         assert hashlib.sha256((icml / name).read_bytes()).hexdigest() == digest
-    assert any("made for 800 px" in note for note in said["notes"])
+    assert any(f"made for {speed.figure.least_width} px" in note for note in said["notes"])
 
 
 def test_sources_of_every_run_in_the_table(no_browser: None, tmp_path: Path) -> None:
