@@ -180,7 +180,7 @@ __device__ __forceinline__ void mask_scores(Rows<N_FRAGS>& s, const TileMask& ma
 #pragma unroll
     for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
-        for (int n = 0; n < N_FRAGS; ++n)
+        for (int n = 0; n < N_FRAGS; ++n) {
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
                 const int row = at.row(m, c / 2), col = at.key(n) + c % 2;
@@ -190,6 +190,9 @@ __device__ __forceinline__ void mask_scores(Rows<N_FRAGS>& s, const TileMask& ma
                 else if (MASK || BIAS)
                     s[m][n][c] = mask.score(row, col, s[m][n][c], traffic);
             }
+            // Loads of one fragment at a time: those of all would not fit into the registers.
+            if (MASK && BIAS) __syncwarp();
+        }
 }
 
 // One step of the online softmax, in pieces that can stand between the products of the next tile: S
