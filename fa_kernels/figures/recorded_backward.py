@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from fa_kernels.device import Device
 from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -98,10 +98,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """The power of x by which y grows: least squares through (log x, log y); None of one point."""
     if len({x for x, _ in points}) < 2:
         return None
-    xs, ys = ([math.log2(pair[i]) for pair in points] for i in (0, 1))
-    x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    over = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
-    return over / sum((x - x_mean) ** 2 for x in xs)
+    return fit_exponent(points)
 
 
 def _plain(row: Row) -> bool:

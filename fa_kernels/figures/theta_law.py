@@ -10,11 +10,12 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fa_kernels.figures.point import Point, device_words
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import MAX_HEAD_DIM, MAX_SEQLEN, SHORT_DTYPE
 from fa_kernels.tiling import MAX_SRAM_BYTES
 from fa_kernels.units import KIB
@@ -160,23 +161,8 @@ def _slopes(point: Point, nbytes: Callable[[Point], float | None]) -> dict[str, 
         # Batch and heads follow N and d so that the tokens stay the same: divide them out.
         pairs = [(x, b / p.problem.heads) for x, p, b in points if b]
         if len(pairs) >= 2:
-            found[quantity] = Slope(slope(pairs), tuple(x for x, _ in pairs))
+            found[quantity] = Slope(fit_exponent(pairs), tuple(x for x, _ in pairs))
     return found
-
-
-def slope(pairs: Sequence[tuple[float, float]]) -> float:
-    """Least-squares slope of log y over log x.
-
-    Raises:
-        ValueError: fewer than two different x.
-    """
-    logs = [(math.log(x), math.log(y)) for x, y in pairs]
-    mean_x = sum(x for x, _ in logs) / len(logs)
-    mean_y = sum(y for _, y in logs) / len(logs)
-    spread = sum((x - mean_x) ** 2 for x, _ in logs)
-    if spread == 0:
-        raise ValueError("a slope needs two different x: vary the quantity.")
-    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread
 
 
 def law(variant: Variant, point: Point) -> str:

@@ -15,7 +15,7 @@ from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.measure.point import FILL, Contender, our_contender, random_inputs, row_of, too_slow
-from fa_kernels.measure.sweep import start_run, write_about
+from fa_kernels.measure.special_run import measure_each, open_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import ALL_TENSORS
@@ -230,27 +230,17 @@ def record_backward(
         ValueError: a label that makes no valid run id, or a run to resume that is not valid.
     """
     start = time.monotonic()
-    folder = start_run(label, command, root, resume, commit)
-    records.load_run.cache_clear()
-    run = records.load_run(folder.name, root)
-    if resume is None:
-        write_about(folder, {**run.about, "kind": "backward"})
-        records.load_run.cache_clear()
-    work = [problem for problem in problems() if _left(problem, run.rows)]
-    say(f"{len(run.rows)} rows recorded, {len(work)} problems to do")
+    folder, rows = open_run("backward", label, command, root, resume, commit)
+    work = [problem for problem in problems() if _left(problem, rows)]
+    say(f"{len(rows)} rows recorded, {len(work)} problems to do")
     say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")
     flush, estimates = timing.Flush(), dict[tuple[Any, ...], float]()
     untimed = memory_problems()
-    for number, problem in enumerate(work):
-        elapsed = time.monotonic() - start
-        if seconds is not None and elapsed > seconds:
-            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
-            return folder, False
-        found = list(measure_backward(problem, flush, estimates, problem not in untimed))
-        records.append_rows(folder, found)
-        said = f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: "
-        say(said + _summary(found))
-    return folder, True
+
+    def measure(problem: AttentionProblem) -> list[records.Row]:
+        return list(measure_backward(problem, flush, estimates, problem not in untimed))
+
+    return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
 
 
 def _summary(rows: Sequence[records.Row]) -> str:

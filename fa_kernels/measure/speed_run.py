@@ -25,7 +25,8 @@ from fa_kernels.measure.point import (
     random_inputs,
     row_of,
 )
-from fa_kernels.measure.sweep import installed_peers, start_run, write_about
+from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -176,32 +177,26 @@ def record_speed(
     Arguments and errors as `backward_run.record_backward`.
     """
     start = time.monotonic()
-    folder = start_run(label, command, root, resume, commit)
-    records.load_run.cache_clear()
-    run = records.load_run(folder.name, root)
-    if resume is None:
-        write_about(folder, {**run.about, "kind": "speed"})
-        records.load_run.cache_clear()
-    if not any(row.metric == "launch_us" for row in run.rows):
+    folder, rows = open_run("speed", label, command, root, resume, commit)
+    if not any(row.metric == "launch_us" for row in rows):
         records.append_rows(folder, launch_rows(say))
-    work = [problem for problem in problems() if _left(problem, run.rows)]
-    say(f"{len(run.rows)} rows recorded, {len(work)} problems to do")
+    work = [problem for problem in problems() if _left(problem, rows)]
+    say(f"{len(rows)} rows recorded, {len(work)} problems to do")
     say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")
     peers = [name for name in PEERS if name in installed_peers()]
     flush = timing.Flush()
-    for number, problem in enumerate(work):
-        elapsed = time.monotonic() - start
-        if seconds is not None and elapsed > seconds:
-            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
-            return folder, False
-        found = list(measure_problem(problem, contenders(problem, peers), flush))
-        records.append_rows(folder, found)
-        times: dict[str, float | None] = {}
-        for row in found:
-            if row.metric == "latency_ms":
-                name = row.variant if row.provider == records.OURS else row.provider
-                times.setdefault(name, row.median)
-        text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
-        failed = "".join(f", {r.variant} {r.status}" for r in found if r.status != "ok")
-        say(f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: {text} ms{failed}")
-    return folder, True
+
+    def measure(problem: AttentionProblem) -> list[records.Row]:
+        return list(measure_problem(problem, contenders(problem, peers), flush))
+
+    return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
+
+
+def _summary(rows: Sequence[records.Row]) -> str:
+    times: dict[str, float | None] = {}
+    for row in rows:
+        if row.metric == "latency_ms":
+            times.setdefault(row.series, row.median)
+    text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
+    failed = "".join(f", {r.variant} {r.status}" for r in rows if r.status != "ok")
+    return f"{text} ms{failed}"

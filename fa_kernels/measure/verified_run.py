@@ -26,8 +26,6 @@ from fa_kernels.variants import VARIANTS
 
 #: What the largest case of one process takes (S and P of 65536 x 65536, and the truth), with room.
 PROCESS_BYTES = 24 * GIB
-#: A kernel's cases are cut into this many shares for each process, so that none waits for long.
-SHARES_PER_JOB = 1
 
 
 def kernels_of(names: Sequence[str], only_unverified: bool = False) -> list[str]:
@@ -86,13 +84,12 @@ def verify(
             yield kernel, tally
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    shares = jobs * SHARES_PER_JOB
     # A CUDA context does not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         work: dict[str, list[Future[Tally]]] = {
             kernel: [
-                pool.submit(_in_process, kernel, Share(i, shares), verbose, deadline, threads)
-                for i in range(shares)
+                pool.submit(_in_process, kernel, Share(i, jobs), verbose, deadline, threads)
+                for i in range(jobs)
             ]
             for kernel in kernels
         }

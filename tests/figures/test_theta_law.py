@@ -9,14 +9,15 @@ import pytest
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
-from fa_kernels.figures.theta_law import around, exponents, law, slope, theta_law
+from fa_kernels.figures.theta_law import around, exponents, law, theta_law
+from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 
 
 def test_a_slope_is_the_power() -> None:
-    assert slope([(x, 7 * x**1.5) for x in (1, 2, 4, 9)]) == pytest.approx(1.5)
+    assert fit_exponent([(x, 7 * x**1.5) for x in (1, 2, 4, 9)]) == pytest.approx(1.5)
     with pytest.raises(ValueError, match="two different x"):
-        slope([(2, 5), (2, 6)])
+        fit_exponent([(2, 5), (2, 6)])
 
 
 def slopes(point: Point, name: str, model: str = "paper") -> dict[str, float]:
