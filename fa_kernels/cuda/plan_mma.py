@@ -109,7 +109,8 @@ def plan_flash_mma(
         "OVERLAP": int(padded >= OVERLAP_FROM and ahead and plain and stages == 2),
         "Q_IN_REGS": int(q_in_regs),
         "FOLD_SCALE": int(FOLDED_SCALES[0] <= problem.scale <= FOLDED_SCALES[1]),
-        "LAZY_RESCALE": 1,
+        # Pairs of warps wait for each other anyway: the test costs them more than it saves.
+        "LAZY_RESCALE": int(not pairs),
         "MIN_BLOCKS": 2 if fits_twice and few else 1,
     }
     macros |= {name: 0 for name in without if name != "STAGES"}
