@@ -56,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--speed", action="store_true", help="the fast kernels beside their peers instead"
     )
+    measure.add_argument(
+        "--pass", dest="passes", nargs="+", choices=("fwd", "bwd"), help="with --speed: of these"
+    )
+    measure.add_argument(
+        "--training", action="store_true", help="training steps of GPT-2 small instead"
+    )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
     for name in ("seqlens", "head-dims", "sram-kib"):
@@ -162,16 +168,19 @@ def _measure(args: argparse.Namespace) -> int:
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
-    kinds = [name for name in ("counters", "backward", "speed") if getattr(args, name)]
+    kinds = [name for name in ("counters", "backward", "speed", "training") if getattr(args, name)]
     if len(kinds) > 1:
         named = " and ".join(f"--{name}" for name in kinds)
         sys.exit(f"{named} are runs of different kinds: give one of them.")
+    if args.passes and not args.speed:
+        sys.exit("--pass says which passes --speed times: give both, or leave it out.")
     if args.counters:
         return _measure_counters(args)
     if args.backward:
         return _measure_special(args, "backward")
-    if args.speed:
-        return _measure_special(args, "speed")
+    for kind in ("speed", "training"):
+        if getattr(args, kind):
+            return _measure_special(args, kind)
     from fa_kernels.measure import records
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
 
@@ -223,24 +232,34 @@ def _measure_counters(args: argparse.Namespace) -> int:
 
 
 def _measure_special(args: argparse.Namespace, kind: str) -> int:
-    """A run of kind "backward" or "speed", which have shapes of their own."""
+    """A run of kind "backward", "speed" or "training", which have shapes of their own."""
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
+    taken |= {"passes"} if kind == "speed" else set()
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
         sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
     _refuse_without_gpu("measure")
     from fa_kernels.measure.backward_run import record_backward
     from fa_kernels.measure.speed_run import record_speed
+    from fa_kernels.measure.training_run import record_training
 
-    record = record_backward if kind == "backward" else record_speed
+    recorders = {
+        "backward": record_backward,
+        "speed": record_speed,
+        "training": record_training,
+    }
+    record = recorders[kind]
     root, label = args.out or records.MEASURED_DIR, args.label or kind
     seconds = args.minutes and args.minutes * 60
     try:
         _refuse_other_kind(args.resume, root, kind)
-        folder, finished = record(root, label, _command_line(), args.resume, args.commit, seconds)
-    except (ValueError, FileExistsError) as error:
+        more = {"passes": args.passes} if args.passes else {}
+        folder, finished = record(
+            root, label, _command_line(), args.resume, args.commit, seconds, **more
+        )
+    except (ValueError, FileExistsError, ModuleNotFoundError) as error:
         sys.exit(str(error))
     print(f"{'finished' if finished else 'stopped'}: {folder}")
     return 0

@@ -20,7 +20,7 @@ from fa_kernels.options import check_saved, problem_and_extras
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import capacity
-from fa_kernels.variants import VARIANTS, Variant, find_variant, with_backward
+from fa_kernels.variants import VARIANTS, Backward, Variant, find_variant, with_backward
 
 #: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
 AUTO_ORDER = ("flash_mma", "flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
@@ -120,11 +120,8 @@ def _chosen(
             f"{', '.join(ITEMSIZE)}: cast q, k and v to float32, or copy them to the host."
         )
     chosen = _pick_variant(variant, problem, tiling, backend, backward)
-    default = chosen.default_tiling
-    if backward:
-        assert chosen.backward is not None  # or it would have been refused
-        default = chosen.backward.default_tiling
-    tiling = _checked_tiling(tiling, problem, backend, default)
+    one_pass = _pass_of(chosen, backward)
+    tiling = _checked_tiling(tiling, problem, backend, one_pass.default_tiling)
     return Call(problem, extras, chosen, backend, tiling)
 
 
@@ -179,8 +176,8 @@ def _auto_variant(
     # NumPy runs the specification itself: there is no kernel to verify.
     pending = unverified() if backend == "cuda" else {}
     for variant in known:
-        ready = _kernel_of(variant, backward) not in pending
-        if ready and _can_have(variant, problem, tiling, backend):
+        ready = _pass_of(variant, backward).kernel not in pending
+        if ready and _can_have(variant, problem, tiling, backend, backward):
             return variant
     what = "no backward kernel" if backward else "no kernel"
     raise NotImplementedError(
@@ -190,7 +187,11 @@ def _auto_variant(
 
 
 def _can_have(
-    variant: Variant, problem: AttentionProblem, tiling: Tiling | None, backend: str
+    variant: Variant,
+    problem: AttentionProblem,
+    tiling: Tiling | None,
+    backend: str,
+    backward: bool,
 ) -> bool:
     """False if "auto" has to leave the call to the variant whose algorithm this one runs.
 
@@ -199,22 +200,24 @@ def _can_have(
     """
     if variant.same_algorithm is None:
         return True
-    tiling = _checked_tiling(tiling, problem, backend, variant.default_tiling)
+    one_pass = _pass_of(variant, backward)
+    tiling = _checked_tiling(tiling, problem, backend, one_pass.default_tiling)
     try:
-        plan = variant.plan(problem, tiling)
+        plan = one_pass.plan(problem, tiling)
         if backend == "cuda":
-            refuse_old_gpu(variant.kernel, variant.min_arch)
+            refuse_old_gpu(one_pass.kernel, variant.min_arch)
             refuse_on_this_gpu(plan, problem, tiling)
     except (ValueError, NotImplementedError):
         return False
     return True
 
 
-def _kernel_of(variant: Variant, backward: bool) -> str:
+def _pass_of(variant: Variant, backward: bool) -> Variant | Backward:
+    """The pass that is asked for: each has a kernel, a plan and default tiles of its own."""
     if not backward:
-        return variant.kernel
-    assert variant.backward is not None
-    return variant.backward.kernel
+        return variant
+    assert variant.backward is not None  # or it would have been refused
+    return variant.backward
 
 
 def _checked_tiling(

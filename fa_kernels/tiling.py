@@ -86,6 +86,28 @@ def flash_mma_smem(
     return SmemLayout(parts=tuple(parts), accumulator_bytes=2 * row_bytes * block_m)
 
 
+def flash_mma_backward_smem(
+    block_m: int,
+    block_n: int,
+    head_dim: int,
+    itemsize: int = 2,
+    stages: int = 2,
+    shared: bool = False,
+    bias: bool = False,
+) -> SmemLayout:
+    """Layout of 05's backward: K, V, `stages` of Q, dO and statistics of rows, and two dS; 16-bit.
+
+    `shared`: warps that share keys exchange P, too. The accumulators are the dk and dv tiles.
+    """
+    row_bytes = 2 * mma_head_dim(head_dim)
+    s_bytes = 2 * block_n * round_up(block_m, 32)
+    parts = [("K", row_bytes * block_n), ("V", row_bytes * block_n)]
+    parts += [("Q", stages * row_bytes * block_m), ("dO", stages * row_bytes * block_m)]
+    parts += [("dS", 2 * s_bytes)] + [("P", s_bytes)] * shared
+    parts += [("m, scale, δ" if bias else "m, δ", stages * 4 * (2 + bias) * block_m)]
+    return SmemLayout(parts=tuple(parts), accumulator_bytes=4 * row_bytes * block_n)
+
+
 def with_block_mask(
     layout: SmemLayout, tiling: Tiling, mask_block_m: int, mask_block_n: int, copies: int = 1
 ) -> SmemLayout:

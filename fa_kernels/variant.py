@@ -9,6 +9,7 @@ from typing import Any
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.plan_backward import default_backward_tiling
 from fa_kernels.cuda.recipe import Recipe
+from fa_kernels.cuda.recipe_backward import BackwardRecipe
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling, default_tiling, round_up
 from fa_kernels.traffic.model import Traffic
@@ -50,6 +51,8 @@ class Backward:
     `workspace_bytes` is the memory of a call beside dq, dk and dv. `saved` names the tensors that
     the algorithm keeps from its forward beside q, k and v; the front door gives every algorithm
     out and lse, and 02 rebuilds its p, which its workspace then holds.
+    `prepare(d_out, q, k, v, out, lse, problem, tiling, deterministic)` gives the launches of a
+    repeated call.
     """
 
     kernel: str
@@ -63,6 +66,7 @@ class Backward:
     workspace_bytes: Callable[[AttentionProblem], int]
     saved: tuple[str, ...]
     default_tiling: Callable[[int, int, int], Tiling] = default_backward_tiling
+    prepare: Callable[..., BackwardRecipe | None] | None = None
 
     def __repr__(self) -> str:
         return f"<backward: {self.summary} ({self.source}; kernel {self.kernel})>"

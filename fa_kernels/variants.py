@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fa_kernels.cuda import plan as plans
-from fa_kernels.cuda import plan_backward, plan_mma, run_backward
+from fa_kernels.cuda import plan_backward, plan_mma, plan_mma_backward, run_backward
 from fa_kernels.cuda import run as runs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference import backward_flash, backward_standard, flash
@@ -228,6 +228,20 @@ VARIANTS: dict[str, Variant] = {
             tile_multiple=16,
             tensor_cores=True,
             default_tiling=plan_mma.default_mma_tiling,
+            backward=Backward(
+                kernel="05_flash_mma_backward",
+                summary="the same on tensor cores, S and dP transposed and in registers",
+                source="FlashAttention-2, Algorithm 2",
+                reference=backward_flash.flash_q_outer_backward,
+                run=run_backward.run_flash_mma_backward,
+                plan=plan_mma_backward.plan_flash_mma_backward,
+                paper=backward.paper_flash_q_outer_backward,
+                launched=backward.launched_flash_q_outer_backward,
+                workspace_bytes=_partial_dq_and_delta,
+                saved=("out", "lse"),
+                default_tiling=plan_mma_backward.default_mma_backward_tiling,
+                prepare=run_backward.prepare_flash_mma_backward,
+            ),
         ),
     )
 }

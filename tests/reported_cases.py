@@ -106,8 +106,11 @@ def run(case: Case, variant: str, backend: str, *, deterministic: bool = False) 
     if case.d_out is None:
         return Result(out, lse, None)
     saved = (case.d_out, *case.inputs, out, lse)
+    partner = backward_of(variant)
+    if backend == "cuda":  # NumPy runs any tiles
+        options["tiling"] = backward_tiling_of(case, partner)
     gradients = fa.attention_backward(
-        *saved, variant=backward_of(variant), deterministic=deterministic, **options
+        *saved, variant=partner, deterministic=deterministic, **options
     )
     return Result(out, lse, gradients)
 
@@ -123,6 +126,19 @@ def tiling_of(case: Case, variant: str) -> Tiling | None:
         return None
     problem = checked_call(*case.inputs, variant, case.tiling, "numpy", **case.options).problem
     return fa.VARIANTS[variant].nearest_tiling(problem, case.tiling)
+
+
+def backward_tiling_of(case: Case, variant: str) -> Tiling | None:
+    """The case's tiling where the kernel of the variant's gradients can have it, else None."""
+    partner = with_backward(fa.VARIANTS[variant])
+    if case.tiling is None or partner is None or partner.backward is None:
+        return None
+    call = checked_call(*case.inputs, partner.name, case.tiling, "numpy", **case.options)
+    try:
+        partner.backward.plan(call.problem, call.tiling)
+    except ValueError:
+        return None
+    return case.tiling
 
 
 def dense_mask(case: Case) -> np.ndarray:

@@ -22,13 +22,26 @@ from tests.reference.problems import random_mask
 from tests.reported_cases import Case, Result, judge, random_case, run
 
 WITH_BACKWARD = [name for name, variant in VARIANTS.items() if variant.backward is not None]
-#: Those without a backward of their own: controls, and the same algorithm on other units.
+#: Those without a backward of their own, and whose they use.
 PARTNERED = {
     name: v.control_for or v.same_algorithm
     for name, v in VARIANTS.items()
-    if v.control_for or v.same_algorithm
+    if v.backward is None and (v.control_for or v.same_algorithm)
 }
 each_backward = pytest.mark.parametrize("variant", WITH_BACKWARD)
+
+
+def each_backward_of(*dtypes: str, auto: bool = False) -> pytest.MarkDecorator:
+    """(variant, dtype): every variant with a backward, in those of the dtypes that it takes."""
+    pairs = [("auto", dtype) for dtype in dtypes if auto]
+    pairs += [(name, dtype) for name in WITH_BACKWARD for dtype in dtypes if takes(name, dtype)]
+    return pytest.mark.parametrize(("variant", "dtype"), pairs)
+
+
+def takes(variant: str, dtype: str) -> bool:
+    """float64 runs in NumPy, for those that take the widest io dtype."""
+    return ("float32" if dtype == "float64" else dtype) in VARIANTS[variant].dtypes
+
 
 case = random_case("float32", 17, 23, 20, batch=2, nheads=6, nheads_kv=3)
 q, k, v = case.inputs
@@ -36,6 +49,12 @@ assert case.d_out is not None
 d_out = case.d_out
 out, lse = attention(q, k, v, return_lse=True)
 SAVED = (d_out, q, k, v, out, lse)
+
+
+def saved_for(variant: str) -> tuple[np.ndarray, ...]:
+    """SAVED in the widest dtype that a variant takes; lse is fp32 beside all of them."""
+    io = io_dtype(VARIANTS[variant].dtypes[0])
+    return (*(x.astype(io) for x in SAVED[:-1]), lse)
 
 
 def as_torch(array: np.ndarray) -> Any:
@@ -48,9 +67,8 @@ def as_torch(array: np.ndarray) -> Any:
 # -- results ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("variant", ["auto", *WITH_BACKWARD])
+@each_backward_of("float32", "float16", "bfloat16", auto=True)
 def test_gradients_are_those_of_attention(variant: str, deterministic: bool, dtype: str) -> None:
     one = random_case(dtype, 70, 50, 24, batch=2, nheads=4, nheads_kv=2, causal=True)
     assert one.d_out is not None
@@ -65,16 +83,16 @@ def test_gradients_are_those_of_attention(variant: str, deterministic: bool, dty
         assert (gradient.shape, gradient.dtype) == (x.shape, io_dtype(dtype))
 
 
-@each_backward
-def test_a_step_along_the_gradient_changes_the_sum_by_as_much(variant: str) -> None:
+@each_backward_of("float64")
+def test_a_step_along_the_gradient_changes_the_sum_by_as_much(variant: str, dtype: str) -> None:
     """Central differences of sum(d_out * out) in float64, along random directions."""
     options: dict[str, Any] = {
         "causal": True, "window": (12, None), "dropout_p": 0.2, "seed": 9,
         "mask": np.random.default_rng(1).random((17, 23)) < 0.9,
         "bias": np.random.default_rng(2).standard_normal((6, 17, 23)),
     }  # fmt: skip
-    wide = [x.astype(np.float64) for x in (q, k, v)]
-    d_out64 = d_out.astype(np.float64)
+    wide = [x.astype(dtype) for x in (q, k, v)]
+    d_out64 = d_out.astype(dtype)
     of = attention(*wide, variant=variant, return_lse=True, **options)
     gradients = attention_backward(d_out64, *wide, *of, variant=variant, **options)
     rng, step = np.random.default_rng(3), 1e-5
@@ -89,8 +107,7 @@ def test_a_step_along_the_gradient_changes_the_sum_by_as_much(variant: str) -> N
         assert slope == pytest.approx((gradients[at] * direction).sum(), rel=1e-7)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@each_backward
+@each_backward_of("float32", "bfloat16", "float64")
 def test_torch_in_torch_out(variant: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     host = [x.astype(io_dtype(dtype)) for x in (q, k, v)]
@@ -107,7 +124,7 @@ def test_torch_in_torch_out(variant: str, dtype: str) -> None:
 def test_every_bit_is_the_same_again(variant: str) -> None:
     for deterministic in (False, True):
         first, second = (
-            attention_backward(*SAVED, variant=variant, deterministic=deterministic)
+            attention_backward(*saved_for(variant), variant=variant, deterministic=deterministic)
             for _ in range(2)
         )
         assert [x.tobytes() for x in first] == [x.tobytes() for x in second]
@@ -115,12 +132,13 @@ def test_every_bit_is_the_same_again(variant: str) -> None:
 
 @each_backward
 def test_the_inputs_are_left_as_they_are(variant: str) -> None:
-    frozen = [x.copy() for x in SAVED]
+    given = saved_for(variant)
+    frozen = [x.copy() for x in given]
     for x in frozen:
         x.setflags(write=False)
     for gradient in attention_backward(*frozen, variant=variant):
         gradient[...] = 7.0
-    for x, y in zip(frozen, SAVED, strict=True):
+    for x, y in zip(frozen, given, strict=True):
         np.testing.assert_array_equal(x, y)
 
 
@@ -149,22 +167,25 @@ def test_nothing_to_attend_gives_zeros(
         assert not np.asarray(gradient).any()
 
 
-def test_another_forward_pass_will_do() -> None:
+@each_backward_of("float32", "float16")
+def test_another_forward_pass_will_do(variant: str, dtype: str) -> None:
     """out and lse are what they are, whoever computed them."""
+    inputs = (q.astype(dtype), k.astype(dtype), v.astype(dtype))
+    one = Case(inputs, {"causal": True}, d_out.astype(dtype))
+    assert one.d_out is not None
     for forward in ("standard_tiled", "flash_kv_outer", "flash_q_outer"):
-        of = attention(q, k, v, variant=forward, causal=True, return_lse=True)
-        for backward in WITH_BACKWARD:
-            found = attention_backward(d_out, q, k, v, *of, variant=backward, causal=True)
-            one = Case((q, k, v), {"causal": True}, d_out)
-            assert not (faults := judge(one, backward, Result(of[0], of[1], found))), faults
+        of = attention(*inputs, variant=forward, causal=True, return_lse=True)
+        found = attention_backward(one.d_out, *inputs, *of, variant=variant, causal=True)
+        assert not (faults := judge(one, variant, Result(of[0], of[1], found))), faults
 
 
-def test_the_tiling_does_not_change_the_gradients() -> None:
+@each_backward
+def test_the_tiling_does_not_change_the_gradients(variant: str) -> None:
+    given = saved_for(variant)
     for tiling in (None, Tiling(1, 3), Tiling(16, 16), Tiling(5, 64)):
-        one = replace(case, tiling=tiling)
-        for variant in WITH_BACKWARD:
-            result = run(one, variant, "numpy")
-            assert not (faults := judge(one, variant, result)), faults
+        one = Case((given[1], given[2], given[3]), {}, given[0], tiling)
+        result = run(one, variant, "numpy")
+        assert not (faults := judge(one, variant, result)), faults
 
 
 # -- refusals ---------------------------------------------------------------------------------
@@ -203,6 +224,10 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
     "fp32 for a 16-bit control": (
         lambda: attention_backward(*SAVED, variant="flash_kv_outer_io"), NotImplementedError,
         r"'flash_kv_outer_io' does not take float32",
+    ),
+    "fp32 for tensor cores": (
+        lambda: attention_backward(*SAVED, variant="flash_mma"), NotImplementedError,
+        r"'flash_mma' does not take float32: cast .* or use .* 'flash_q_outer'",
     ),
     "d_out of k's shape": (
         lambda: attention_backward(k, q, k, v, out, lse), ValueError,
@@ -300,34 +325,95 @@ def test_the_kernel_gets_what_was_passed(launched: list[dict[str, Any]]) -> None
         assert all(x is y for x, y in zip(asked["inputs"], SAVED, strict=True))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_auto_takes_the_first_backward_that_is_verified(
-    launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    dtype: str, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the status of the backward kernel: that of the forward says nothing about it."""
-    in_order = [VARIANTS[name] for name in calls.AUTO_ORDER if VARIANTS[name].backward is not None]
-    kernels = [v.backward.kernel for v in in_order if v.backward is not None]
+    of_dtype: tuple[np.ndarray, ...] = (*(x.astype(dtype) for x in SAVED[:-1]), lse)
+    in_order = [VARIANTS[name] for name in calls.AUTO_ORDER if name in WITH_BACKWARD]
+    able = [variant for variant in in_order if takes(variant.name, dtype)]
+    kernels = [v.backward.kernel for v in able if v.backward is not None]
     forward = {v.kernel: "changed" for v in VARIANTS.values()}
-    for number, variant in enumerate(in_order):
+    for number, variant in enumerate(able):
         pending = dict.fromkeys(kernels[:number], "never run")
         monkeypatch.setattr(calls, "unverified", lambda pending=pending: {**forward, **pending})
-        attention_backward(*SAVED, backend="cuda")
+        attention_backward(*of_dtype, backend="cuda")
         assert variant.backward is not None and launched[-1]["run"] is variant.backward.run
     monkeypatch.setattr(calls, "unverified", lambda: dict.fromkeys(kernels, "never run"))
-    with pytest.raises(NotImplementedError, match=r"^no backward kernel for float32 is verified"):
-        attention_backward(*SAVED, backend="cuda")
-    attention_backward(*SAVED, backend="cuda", variant="flash_q_outer")
-    attention_backward(*SAVED)  # the NumPy execution needs no kernel
+    with pytest.raises(NotImplementedError, match=rf"^no backward kernel for {dtype} is verified"):
+        attention_backward(*of_dtype, backend="cuda")
+    attention_backward(*of_dtype, backend="cuda", variant="flash_q_outer")
+    attention_backward(*of_dtype)  # the NumPy execution needs no kernel
 
 
-@pytest.mark.parametrize("variant", WITH_BACKWARD)
+def long_call(dtype: str, head_dim: int) -> tuple[np.ndarray, ...]:
+    """d_out, q, k, v, out and lse of one head of 512 rows, all zero."""
+    long = [np.zeros((1, 1, 512, head_dim), dtype)] * 5
+    return (*long, np.zeros((1, 1, 512), np.float32))
+
+
+def test_auto_takes_tensor_cores_where_dtype_tiles_and_gpu_allow_it(
+    launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the plan, the tiles and the kernel of the backward: its forward takes other tiles."""
+    monkeypatch.setattr(calls, "unverified", lambda: {})
+    mma, plain = VARIANTS["flash_mma"].backward, VARIANTS["flash_q_outer"].backward
+    assert mma is not None and plain is not None
+    half = long_call("float16", 64)
+
+    def chosen(of: tuple[np.ndarray, ...], tiling: Tiling | None = None) -> tuple[Any, Tiling]:
+        attention_backward(*of, backend="cuda", tiling=tiling)
+        return launched[-1]["run"], launched[-1]["tiling"]
+
+    assert chosen(half) == (mma.run, mma.default_tiling(64, 2, 99 * KIB))
+    assert chosen(long_call("float32", 64)) == (plain.run, plain.default_tiling(64, 4, 99 * KIB))
+    assert chosen(half, Tiling(32, 64)) == (mma.run, Tiling(32, 64))
+    for odd in (Tiling(17, 33), Tiling(64, 40), Tiling(1, 1)):
+        assert chosen(half, odd) == (plain.run, odd)
+        with pytest.raises(ValueError, match=r"tensor cores take whole fragments of 16, so use"):
+            attention_backward(*half, backend="cuda", variant="flash_mma", tiling=odd)
+    # Two stages of Q and dO are more than two of K and V: the forward has these tiles here.
+    wide, square = long_call("float16", 128), Tiling(64, 64)
+    problem = AttentionProblem(1, 1, 512, 512, 128, "float16")
+    assert VARIANTS["flash_mma"].plan(problem, square).smem_bytes < 99 * KIB
+    assert chosen(wide, square) == (plain.run, square)
+    with pytest.raises(ValueError, match=r"needs .* of shared memory per block, this GPU allows"):
+        attention_backward(*wide, backend="cuda", variant="flash_mma", tiling=square)
+    with pytest.raises(ValueError, match=r"leaves no registers for dk and dv: use block_n = 64 or"):
+        attention_backward(*wide, backend="cuda", variant="flash_mma", tiling=Tiling(16, 192))
+
+    def old(kernel: str, min_arch: int) -> None:
+        if min_arch > 75:
+            raise NotImplementedError(f"{kernel} needs sm_{min_arch}")
+
+    monkeypatch.setattr(calls, "refuse_old_gpu", old)
+    assert chosen(half) == (plain.run, plain.default_tiling(64, 2, 99 * KIB))
+    with pytest.raises(NotImplementedError, match="05_flash_mma_backward needs sm_80"):
+        attention_backward(*half, backend="cuda", variant="flash_mma")
+
+
+def test_auto_takes_any_tiles_on_numpy() -> None:
+    half = saved_for("flash_mma")
+    for tiling in (None, Tiling(16, 16), Tiling(17, 33)):
+        call = calls.checked_backward_call(half, "auto", tiling, "numpy")
+        odd = tiling == Tiling(17, 33)
+        assert call.variant.name == ("flash_q_outer" if odd else "flash_mma")
+        found = attention_backward(*half, tiling=tiling)
+        for name in ("flash_q_outer", "flash_mma"):  # one algorithm, which takes any tiles here
+            same = attention_backward(*half, variant=name, tiling=call.tiling)
+            assert [x.tobytes() for x in found] == [x.tobytes() for x in same]
+
+
+@each_backward
 def test_the_default_tiling_is_the_backwards(variant: str, launched: list[dict[str, Any]]) -> None:
     """Its tiles hold more than those of the forward pass."""
-    long = [np.zeros((1, 1, 512, 128), np.float32)] * 5
-    of = (*long, np.zeros((1, 1, 512), np.float32))
-    attention_backward(*of, backend="cuda", variant=variant)
+    dtype = VARIANTS[variant].dtypes[0]
+    attention_backward(*long_call(dtype, 128), backend="cuda", variant=variant)
     backward = VARIANTS[variant].backward
     assert backward is not None
-    assert launched[-1]["tiling"] == backward.default_tiling(128, 4, 99 * KIB)
+    itemsize = io_dtype(dtype).itemsize
+    assert launched[-1]["tiling"] == backward.default_tiling(128, itemsize, 99 * KIB)
 
 
 def test_memory_and_tiles_are_refused_before_anything_is_copied(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from fa_kernels.cuda.compile import KERNEL_DIR, kernel_names
 from fa_kernels.cuda.plan import PLANS
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
 from fa_kernels.cuda.plan_mma import MMA_PLANS
+from fa_kernels.cuda.plan_mma_backward import MMA_BACKWARD_PLANS
 from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
@@ -290,6 +293,10 @@ def test_the_same_algorithm_on_other_units_is_its_partners(variant: Variant) -> 
     assert variant.control_for is None and set(variant.dtypes) <= set(partner.dtypes)
     for said in ("reference", "paper", "launched", "workspace_bytes", "law", "block_sparse"):
         assert getattr(variant, said) == getattr(partner, said), said
+    if variant.backward is not None:
+        assert partner.backward is not None and partner.backward.kernel != variant.backward.kernel
+        for said in ("reference", "paper", "launched", "workspace_bytes", "saved", "source"):
+            assert getattr(variant.backward, said) == getattr(partner.backward, said), said
 
 
 @pytest.mark.parametrize("tiles", [(16, 16), (1, 1), (17, 33), (64, 64), (300, 40), (64, 4096)])
@@ -343,12 +350,20 @@ def test_roundings_count_how_often_o_is_rounded(variant: Variant) -> None:
 # -- backward -------------------------------------------------------------------------------
 
 
-def test_every_algorithm_but_the_naive_one_has_a_backward(variant: Variant) -> None:
-    """Controls, and the same algorithm on other units, use their partner's gradients."""
-    expected = variant.name in ALGORITHMS and variant.name != "standard_naive"
+def test_every_rung_but_the_naive_one_has_a_backward(variant: Variant) -> None:
+    """Controls use their partner's gradients."""
+    expected = variant.name in RUNGS and variant.name != "standard_naive"
     assert (variant.backward is not None) == expected
-    partner = variant.control_for or variant.same_algorithm or variant.name
+    partner = variant.control_for or variant.name
     assert with_backward(variant) is (None if partner == "standard_naive" else VARIANTS[partner])
+
+
+def test_without_a_backward_of_its_own_a_variant_has_its_partners(variant: Variant) -> None:
+    """Whether it is a control of the partner or runs the partner's algorithm on other units."""
+    partner = VARIANTS[variant.control_for or variant.same_algorithm or variant.name]
+    alone = replace(variant, backward=None)
+    expected = partner if partner is not variant and partner.backward is not None else None
+    assert with_backward(alone) is expected
 
 
 def test_the_backward_fits_together(variant: Variant) -> None:
@@ -356,7 +371,7 @@ def test_the_backward_fits_together(variant: Variant) -> None:
     if backward is None:
         pytest.skip("has no backward pass")
     assert backward.kernel == f"{variant.kernel}_backward" and backward.kernel in kernel_names()
-    assert backward.plan in BACKWARD_PLANS[backward.kernel]
+    assert backward.plan in (BACKWARD_PLANS | MMA_BACKWARD_PLANS)[backward.kernel]
     problem = AttentionProblem(1, 2, 64, 64, 64, wide(variant))
     tiling = backward.default_tiling(64, problem.itemsize, 99 * 1024)
     assert backward.plan(problem, tiling).kernel == backward.kernel
@@ -380,7 +395,7 @@ def test_a_backward_reads_more_than_its_forward(variant: Variant) -> None:
         assert model(problem, tiling).total_bytes > forward(problem, tiling).total_bytes
     owned = backward.launched(problem, tiling, deterministic=True)
     atomic = backward.launched(problem, tiling)
-    assert owned.same_as(atomic) == (variant.name != "flash_q_outer")
+    assert owned.same_as(atomic) == (variant.name not in ("flash_q_outer", "flash_mma"))
 
 
 @pytest.mark.parametrize("bias", [None, "float32"])
@@ -391,6 +406,8 @@ def test_memory_of_the_backward_is_what_the_sizes_say(
     backward = variant.backward
     if backward is None:
         pytest.skip("has no backward pass")
+    if dtype not in variant.dtypes:
+        pytest.skip(f"does not take {dtype}: the front door refuses it")
     problem = AttentionProblem(2, 3, 113, 203, 20, dtype, bias_dtype=bias)
     q, stats, scores = 6 * 113 * 20 * 4, 6 * 113 * 4, 6 * 113 * 203 * problem.itemsize
     partial = q if dtype == "float16" else 0  # an fp32 dq is its own sum
@@ -399,6 +416,7 @@ def test_memory_of_the_backward_is_what_the_sizes_say(
         "standard_tiled": 2 * scores + stats,  # P and dS, and the lse that comes with P
         "flash_kv_outer": partial + row_numbers,
         "flash_q_outer": partial + stats + row_numbers,
+        "flash_mma": partial + stats + row_numbers,
     }[variant.name]
     assert backward.workspace_bytes(problem) == workspace
     kept = scores if variant.name == "standard_tiled" else problem.q_bytes + problem.lse_bytes

@@ -6,6 +6,7 @@ A torch tensor brings its own library: `sys.modules["torch"]` is loaded whenever
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -228,17 +229,16 @@ def run_on_gpu(
     return tuple(_from_cupy(inputs[0], result) for result in results)
 
 
-def prepared(
-    prepare: Callable[..., Any], inputs: Sequence[Any], problem: AttentionProblem, tiling: Tiling
-) -> Any:
-    """`prepare(q, k, v, problem, tiling)` over arrays that live on the GPU, seen as CuPy's."""
+def prepared(prepare: Callable[..., Any], inputs: Sequence[Any], *rest: Any) -> Any:
+    """`prepare(*inputs, *rest)` over arrays that live on the GPU, seen as CuPy's."""
     with _device_and_stream(inputs[0]):
-        return prepare(*map(_to_cupy, inputs), problem, tiling)
+        return prepare(*map(_to_cupy, inputs), *rest)
 
 
 @contextlib.contextmanager
 def _device_and_stream(array: Any) -> Iterator[None]:
-    """The array's device; for a torch tensor also torch's stream: launches stay in order."""
+    """The array's device; for a torch tensor also torch's stream, so that launches stay in order,
+    and torch's allocator, so that memory which one library keeps is not lost to the other."""
     import cupy
 
     if library_of(array) == "cupy":
@@ -253,8 +253,26 @@ def _device_and_stream(array: Any) -> Iterator[None]:
         stream = cupy.cuda.Stream.from_external(current)
     else:  # older torch or CuPy
         stream = cupy.cuda.ExternalStream(current.cuda_stream)
-    with cupy.cuda.Device(array.device.index or 0), stream:
+    allocator = cupy.cuda.using_allocator(_torch_allocator())
+    with cupy.cuda.Device(array.device.index or 0), stream, allocator:
         yield
+
+
+@functools.cache
+def _torch_allocator() -> Any:
+    """CuPy's way to ask torch's caching allocator, for arrays that end with a torch call."""
+    import cupy
+
+    cuda = sys.modules["torch"].cuda
+
+    def allocate(nbytes: int, device: int) -> int:
+        return int(cuda.caching_allocator_alloc(nbytes, device)) if nbytes else 0
+
+    def free(address: int, device: int) -> None:
+        if address:
+            cuda.caching_allocator_delete(address)
+
+    return cupy.cuda.PythonFunctionAllocator(allocate, free).malloc
 
 
 def _to_cupy(array: Any) -> Any:

@@ -14,12 +14,23 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.plan import IO_BITS, PLANS, LaunchPlan
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
 from fa_kernels.cuda.plan_mma import MMA_PLANS, default_mma_tiling, plan_flash_mma
+from fa_kernels.cuda.plan_mma_backward import (
+    MMA_BACKWARD_PLANS,
+    default_mma_backward_tiling,
+    plan_flash_mma_backward,
+)
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, MMA_HEAD_DIMS, Tiling
 from fa_kernels.units import KIB
 
 _SIZES = (4096, 4096)
+_PLANS = PLANS | MMA_PLANS | BACKWARD_PLANS | MMA_BACKWARD_PLANS
+#: Default tiles by plan, where they are others than the CUDA-core rungs have.
+_DEFAULTS: dict[Any, Callable[..., Tiling]] = {
+    plan_flash_mma: default_mma_tiling,
+    plan_flash_mma_backward: default_mma_backward_tiling,
+}
 #: Options as fields of a problem; each is a build of its own.
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"window": (100, 0)},
@@ -42,7 +53,7 @@ def plan_fingerprint(kernel: str) -> str:
     A kernel is verified as launched: another choice of threads or caches is another kernel.
     """
     text = []
-    for plan in (PLANS | MMA_PLANS | BACKWARD_PLANS)[kernel]:
+    for plan in _PLANS[kernel]:
         for launched in _launches(plan):
             steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
             text.append(f"{sorted(launched.macros.items())} {steps}")
@@ -68,11 +79,11 @@ def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
     dense = AttentionProblem(**base)
     yield plan(dense, tiling, aligned=False)
     yield plan(dense, tiling, count_traffic=True)
-    if plan is plan_flash_mma:  # its default tiles, of which the grid above holds none
+    if plan in _DEFAULTS:  # of the default tiles the grid above holds none
         for head_dim in MMA_HEAD_DIMS:
             for limit in (99 * KIB, HOPPER_SMEM_PER_BLOCK):
                 sizes = AttentionProblem(1, 8, *_SIZES, head_dim, "float16")
-                yield plan(sizes, default_mma_tiling(head_dim, 2, limit))
+                yield plan(sizes, _DEFAULTS[plan](head_dim, 2, limit))
     for option in ("trace", "deterministic"):
         if option in inspect.signature(plan).parameters:
             yield plan(dense, tiling, **{option: True})

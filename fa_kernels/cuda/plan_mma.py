@@ -69,17 +69,7 @@ def plan_flash_mma(
             thread has; a grid that CUDA does not allow; with the remedy.
         NotImplementedError: fp32.
     """
-    if problem.itemsize != 2:
-        raise NotImplementedError(
-            "05_flash_mma takes float16 and bfloat16, got float32: tensor cores would round it to "
-            "TF32. Cast q, k and v, or use variant='flash_q_outer', which is exact in fp32."
-        )
-    for name, value in (("block_m", tiling.block_m), ("block_n", tiling.block_n)):
-        if value % 16:
-            raise ValueError(
-                f"{name} = {value}: tensor cores take whole fragments of 16, so use "
-                f"{max(16, value // 16 * 16)}, or variant='flash_q_outer' for any tile."
-            )
+    refuse_other_units(problem, tiling, "05_flash_mma")
     padded = mma_head_dim(problem.head_dim)
     options = io_macros(problem)
     plain = not any(options[name] for name in ("MASK", "BIAS", "DROPOUT", "PACKED", "WINDOW"))
@@ -117,6 +107,26 @@ def plan_flash_mma(
     grid = checked_grid("flash_mma", problem.heads * tiles(problem.seqlen_q, tiling.block_m))
     step = LaunchStep("flash_mma", grid, threads, layout.smem_bytes, static)
     return LaunchPlan("05_flash_mma", macros, (step,), layout, flash_mma_smem)
+
+
+def refuse_other_units(problem: AttentionProblem, tiling: Tiling, kernel: str) -> None:
+    """Raise, with the remedy, if tensor cores do not take this dtype or these tiles.
+
+    Raises:
+        ValueError: tiles that are no whole fragments of 16 x 16.
+        NotImplementedError: fp32.
+    """
+    if problem.itemsize != 2:
+        raise NotImplementedError(
+            f"{kernel} takes float16 and bfloat16, got float32: tensor cores would round it to "
+            "TF32. Cast q, k and v, or use variant='flash_q_outer', which is exact in fp32."
+        )
+    for name, value in (("block_m", tiling.block_m), ("block_n", tiling.block_n)):
+        if value % 16:
+            raise ValueError(
+                f"{name} = {value}: tensor cores take whole fragments of 16, so use "
+                f"{max(16, value // 16 * 16)}, or variant='flash_q_outer' for any tile."
+            )
 
 
 def _too_many_registers(

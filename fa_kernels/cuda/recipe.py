@@ -24,28 +24,47 @@ from fa_kernels.tiling import Tiling
 #: Calls that are remembered; more different ones than this start again.
 MAX_RECIPES = 256
 #: Types of options that are what they look like: no arrays, which may change under the same name.
-_PLAIN = frozenset({type(None), bool, int, float, str, Tiling})
+PLAIN = frozenset({type(None), bool, int, float, str, Tiling})
 #: q, k, v, out, each before its strides, and lse.
 _POINTERS = 5
 
 
 class Unmade:
-    """An array that a launch will be given, contiguous and aligned, before there is one."""
+    """An array that a launch will be given, contiguous and aligned, before there is one.
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
+    `by_rows`: (batch, nheads, seqlen, head_dim) as a view of contiguous (batch, seqlen, nheads,
+    head_dim).
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, by_rows: bool = False) -> None:
+        self.shape, self.dtype, self.by_rows = shape, np.dtype(dtype), by_rows
         self.itemsize = self.dtype.itemsize
-        self.strides = tuple(
-            int(np.prod(shape[i + 1 :])) * self.itemsize for i in range(len(shape))
-        )
+        held = by_rows_shape(shape) if by_rows else shape
+        strides = [int(np.prod(held[i + 1 :])) * self.itemsize for i in range(len(held))]
+        if by_rows:
+            strides[1], strides[2] = strides[2], strides[1]
+        self.strides = tuple(strides)
         self.data = SimpleNamespace(ptr=0)
+
+
+def by_rows_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(batch, seqlen, nheads, head_dim) of (batch, nheads, seqlen, head_dim)."""
+    batch, nheads, seqlen, head_dim = shape
+    return batch, seqlen, nheads, head_dim
+
+
+def lies_by_rows(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True of (batch, nheads, seqlen, head_dim) whose heads lie within a row, as models have it:
+    an out that lies so, too, needs no copy to become (batch, seqlen, nheads * head_dim)."""
+    return shape[1] > 1 and shape[2] > 1 and 0 < strides[1] < strides[2]
 
 
 class Recipe:
     """One launch with everything but its arrays: a kernel, its grid, and its other arguments.
 
     Called with q, k, v, CuPy arrays or torch tensors, it gives out and lse of their kind, on the
-    current stream of their library. Right for arrays of the same `key` alone.
+    current stream of their library. Right for arrays of the same `key` alone. `seed` is that of a
+    call with dropout, whose first seed does not matter.
     """
 
     def __init__(self, plan: LaunchPlan, args: Sequence[Any]) -> None:
@@ -64,11 +83,14 @@ class Recipe:
         self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
         self._shape = (self._function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
         out, lse = args[6], args[8]
-        self._out, self._lse = (out.shape, out.dtype), (lse.shape, np.dtype(np.float32))
+        self._by_rows = out.by_rows
+        shape = by_rows_shape(out.shape) if out.by_rows else out.shape
+        self._out, self._lse = (shape, out.dtype), (lse.shape, np.dtype(np.float32))
         # Items of a ctypes array are set several times faster than those of a NumPy array.
         self._pointers = (ctypes.c_uint64 * _POINTERS)()
         # cuLaunchKernel takes an array of addresses of the arguments' values, which must live.
         self._values = [np.ascontiguousarray(value) for value in args[9:]]
+        self._seeds = seeds_among(self._values)
         self._strides = [np.ascontiguousarray(value) for value in args[1:8:2]]
         first = ctypes.addressof(self._pointers)
         addresses: list[int] = []
@@ -80,8 +102,8 @@ class Recipe:
         # The driver copies the values while it launches, without the interpreter's lock.
         self._lock = threading.Lock()
 
-    def __call__(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """out like q, contiguous, and lse (batch, nheads, seqlen_q) fp32.
+    def __call__(self, q: Any, k: Any, v: Any, seed: int | None = None) -> tuple[Any, Any]:
+        """out like q, contiguous or `by_rows` as q, and lse (batch, nheads, seqlen_q) fp32.
 
         Raises:
             MemoryError: neither library's pool has room for them.
@@ -89,6 +111,7 @@ class Recipe:
         cupy = self._cupy
         if type(q) is cupy.ndarray:
             out, lse = cupy.ndarray(*self._out), cupy.ndarray(*self._lse)
+            out = out.transpose(0, 2, 1, 3) if self._by_rows else out
             stream = cupy.cuda.get_current_stream().ptr
             at_q, at_k, at_v = q.data.ptr, k.data.ptr, v.data.ptr
             at_out, at_lse = out.data.ptr, lse.data.ptr
@@ -99,6 +122,7 @@ class Recipe:
                 lse = torch.empty(self._lse[0], dtype=torch.float32, device=q.device)
             except torch.OutOfMemoryError as error:
                 raise MemoryError(str(error)) from error
+            out = out.transpose(1, 2) if self._by_rows else out
             stream = torch.cuda.current_stream(q.device).cuda_stream
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
             at_out, at_lse = out.data_ptr(), lse.data_ptr()
@@ -108,11 +132,28 @@ class Recipe:
         with self._lock:
             pointers[0], pointers[1], pointers[2] = at_q, at_k, at_v
             pointers[3], pointers[4] = at_out, at_lse
+            for place in self._seeds:
+                place[0] = seed
             self._launch(*self._shape, stream, self._params, 0)
         return out, lse
 
 
-_recipes: dict[Hashable, Recipe] = {}
+def seeds_among(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Those arguments of a launch that are a seed: nothing else that goes by value is unsigned and
+    64 bits wide. As flat views, to be written."""
+    return [value.reshape(-1) for value in values if value.dtype == np.uint64]
+
+
+def takes(dropout_p: Any, seed: Any) -> bool:
+    """True if dropout is off, or drawn from a seed: what a recipe can be told at each call."""
+    if type(dropout_p) not in (int, float):
+        return False
+    if dropout_p == 0.0:
+        return seed is None
+    return 0.0 < dropout_p < 1.0 and type(seed) is int and 0 <= seed < 2**64
+
+
+_recipes: dict[Hashable, Any] = {}
 
 
 def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
@@ -122,7 +163,7 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
     types: 1 is not True. CuPy arrays, or torch tensors that need no gradient; plain options.
     """
     for option in options:
-        if type(option) not in _PLAIN:
+        if type(option) not in PLAIN:
             return None
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     if cupy is not None and type(q) is type(k) is type(v) is cupy.ndarray:
@@ -147,12 +188,12 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
     return (*sizes, q.dtype, k.dtype, v.dtype, aligned, device, *options, *map(type, options))
 
 
-def find(of: Hashable | None) -> Recipe | None:
-    """The recipe for a key, if there is one."""
+def find(of: Hashable | None) -> Any:
+    """The recipe for a key, or None: a `Recipe`, or that of a backward pass."""
     return None if of is None else _recipes.get(of)
 
 
-def remember(of: Hashable, recipe: Recipe) -> None:
+def remember(of: Hashable, recipe: Any) -> None:
     """Keep a recipe for a key."""
     if len(_recipes) >= MAX_RECIPES:
         _recipes.clear()

@@ -14,7 +14,7 @@ from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.arguments import rows_aligned, usable
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.cuda.recipe import Recipe, Unmade
+from fa_kernels.cuda.recipe import Recipe, Unmade, lies_by_rows
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.masks import SKIPPED, key_begin, key_end, tile_map
 from fa_kernels.problem import AttentionProblem
@@ -268,7 +268,12 @@ def recipe_of(
     ) -> Recipe | None:
         if any(x.shape[-1] > 1 and x.strides[-1] != x.itemsize for x in (q, k, v)):
             return None
-        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=Unmade, **options)
+        by_rows = lies_by_rows(q.shape, q.strides)
+
+        def results(shape: tuple[int, ...], dtype: Any) -> Unmade:
+            return Unmade(shape, dtype, by_rows and len(shape) == 4)
+
+        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=results, **options)
         if not (call.q is q and call.k is k and call.v is v):
             return None
         return Recipe(call.plan, _flash_arguments(call, (), tile_list.by_q, after_scale(problem)))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments, plan, plan_backward
+from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma_backward
 from fa_kernels.cuda.arguments import rows_aligned, usable, with_strides
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
+from fa_kernels.cuda.recipe_backward import BackwardRecipe, Record
 from fa_kernels.cuda.run import new_counters, read_counters
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.problem import AttentionProblem
@@ -36,18 +37,19 @@ class _Call:
         problem: AttentionProblem,
         tiling: Tiling,
         extras: Extras,
+        record: Record | None = None,
         **options: bool,
     ) -> None:
-        import cupy
-
+        """`record`: make no arrays and launch nothing, but note what would be, for a recipe."""
         refuse_on_this_gpu(make_plan(problem, tiling, **options), problem, tiling)
         arguments.refuse_mismatch(inputs, problem, "fa.attention_backward")
         arguments.refuse_extras_mismatch(problem, extras)
         self.problem, self.tiling = problem, tiling
         self.at = {name: usable(name, array) for name, array in inputs.items()}
+        self.record = record
         dtype = self.at["q"].dtype
-        self.at["dq"] = cupy.empty(problem.q_shape, dtype)
-        self.at |= {name: cupy.empty(problem.kv_shape, dtype) for name in ("dk", "dv")}
+        self.at["dq"] = self.empty(problem.q_shape, dtype)
+        self.at |= {name: self.empty(problem.kv_shape, dtype) for name in ("dk", "dv")}
         self.aligned = rows_aligned(*(a for name, a in self.at.items() if name != "lse"))
         self.plan = make_plan(problem, tiling, aligned=self.aligned, **options)
         self.totals = new_counters() if options.get("count_traffic", False) else None
@@ -60,15 +62,30 @@ class _Call:
         """Arrays by name, each followed by its strides."""
         return with_strides(*(self.at[name] for name in names))
 
-    def statistics(self) -> Any:
-        """An fp32 array with a number for every row of q."""
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new array, or its stand-in."""
         import cupy
 
-        return cupy.empty(self.problem.q_shape[:3], np.float32)
+        return cupy.empty(shape, dtype) if self.record is None else self.record.empty(shape, dtype)
 
-    def launch(self, name: str, args: list[Any]) -> None:
+    def clear(self, array: Any) -> None:
+        """Zeros."""
+        if self.record is None:
+            array.fill(0)
+        else:
+            self.record.clear(array)
+
+    def statistics(self) -> Any:
+        """An fp32 array with a number for every row of q."""
+        return self.empty(self.problem.q_shape[:3], np.float32)
+
+    def launch(self, name: str, args: list[Any], with_packed: bool = True) -> None:
         """The launch whose entry ends in `name`."""
-        launch(self.plan, self._step(name), [*args, *self.tail])
+        args = [*args, *(self.tail if with_packed else self.counters)]
+        if self.record is None:
+            launch(self.plan, self._step(name), args)
+        else:
+            self.record.launch(self.plan, self._step(name), args)
 
     def _step(self, name: str) -> LaunchStep:
         return next(step for step in self.plan.steps if step.entry.endswith(f"_{name}"))
@@ -102,12 +119,13 @@ def _flash_call(
     problem: AttentionProblem,
     tiling: Tiling,
     extras: Extras,
+    record: Record | None = None,
     **options: bool,
 ) -> _Call:
     import cupy
 
     inputs = dict(zip(NAMES, arrays, strict=True))
-    call = _Call(make_plan, inputs, problem, tiling, extras, **options)
+    call = _Call(make_plan, inputs, problem, tiling, extras, record, **options)
     if not call.at["lse"].flags.c_contiguous:  # kernels find its rows by number
         call.at["lse"] = cupy.ascontiguousarray(call.at["lse"])
     return call
@@ -142,22 +160,57 @@ def run_flash_q_outer_backward(
     Raises:
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
     """
-    import cupy
-
-    make_plan = plan_backward.plan_flash_q_outer_backward
     options = {"deterministic": deterministic, "count_traffic": count_traffic}
-    arrays = (d_out, q, k, v, out, lse)
-    call = _flash_call(make_plan, arrays, problem, tiling, extras, **options)
+    make_plan = plan_backward.plan_flash_q_outer_backward
+    return _by_key_tiles(make_plan, (d_out, q, k, v, out, lse), problem, tiling, extras, options)
+
+
+def run_flash_mma_backward(
+    d_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *,
+    extras: Extras = NO_EXTRAS,
+    deterministic: bool = False,
+    count_traffic: bool = False,
+    **choices: Any,
+) -> CudaGradients:
+    """05_flash_mma_backward on CuPy arrays; `choices` as `plan_flash_mma_backward` takes them.
+
+    Other arguments, results and errors as `run_flash_q_outer_backward`.
+    """
+    options = {"deterministic": deterministic, "count_traffic": count_traffic, **choices}
+    make_plan = plan_mma_backward.plan_flash_mma_backward
+    return _by_key_tiles(make_plan, (d_out, q, k, v, out, lse), problem, tiling, extras, options)
+
+
+def _by_key_tiles(
+    make_plan: Callable[..., LaunchPlan],
+    arrays: tuple[Any, ...],
+    problem: AttentionProblem,
+    tiling: Tiling,
+    extras: Extras,
+    options: dict[str, Any],
+    record: Record | None = None,
+) -> CudaGradients:
+    """delta, the statistics, dk and dv by blocks that own a K/V tile, and dq: 04 and 05."""
+    call = _flash_call(make_plan, arrays, problem, tiling, extras, record, **options)
     delta, dq = call.statistics(), call.at["dq"]
     sizes = (call.sizes[0], *call.sizes[2:])
     call.launch("delta", [*call.with_strides("d_out", "out"), delta, *sizes])
     stats = (*call.row_statistics(), delta)
+    deterministic = options["deterministic"]
     in_dq = deterministic or problem.itemsize == 4
     if deterministic:
         dq_sum = delta  # not looked at
     else:  # sums start from zero; in fp32 they are dq itself
-        dq_sum = dq if in_dq else cupy.empty(problem.q_shape, np.float32)
-        dq_sum.fill(0)
+        dq_sum = dq if in_dq else call.empty(problem.q_shape, np.float32)
+        call.clear(dq_sum)
     inputs = call.with_strides("q", "k", "v", "d_out")
     args = [*inputs, *stats, dq_sum, *call.with_strides("dk", "dv")]
     call.launch("keys", [*args, *call.tiles(tile_list.by_kv)])
@@ -165,8 +218,31 @@ def run_flash_q_outer_backward(
         call.launch("rows", [*inputs, *stats, dq, *call.tiles(tile_list.by_q)])
     elif not in_dq:
         elements = np.int64(problem.q_rows * problem.head_dim)
-        launch(call.plan, call.plan.steps[-1], [dq_sum, dq, elements, *call.counters])
+        call.launch("convert", [dq_sum, dq, elements], with_packed=False)
     return call.result()
+
+
+def prepare_flash_mma_backward(
+    d_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    deterministic: bool = False,
+) -> BackwardRecipe | None:
+    """The launches of a repeated call without extras; None where an array would be copied first."""
+    tensors = (d_out, q, k, v, out, lse)
+    last = [x.shape[-1] == 1 or x.strides[-1] == x.itemsize for x in tensors]
+    if not (all(last) and tensors[-1].flags.c_contiguous):
+        return None
+    tensors = tuple(x.view() for x in tensors)  # an array that comes twice has two places
+    record, options = Record(tensors), {"deterministic": deterministic}
+    make_plan = plan_mma_backward.plan_flash_mma_backward
+    _by_key_tiles(make_plan, tensors, problem, tiling, NO_EXTRAS, options, record)
+    return BackwardRecipe(record)
 
 
 def run_flash_kv_outer_backward(

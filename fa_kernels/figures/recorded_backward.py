@@ -12,11 +12,11 @@ from fa_kernels.measure.records import OURS, Row, Run, list_runs
 from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS, Variant
+from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
 
-#: Algorithms with a backward pass of their own, in the order of VARIANTS.
+#: Algorithms with a backward pass, each once; what runs on other units is on the kernel ladder.
 TRAINED: dict[str, Variant] = {
-    name: variant for name, variant in VARIANTS.items() if variant.backward is not None
+    name: variant for name, variant in ALGORITHMS.items() if variant.backward is not None
 }
 #: Those of which one keeps P and the other rebuilds it, with equal tiles.
 KEEPS_P, REBUILDS_P = "standard_tiled", "flash_q_outer"
@@ -41,7 +41,7 @@ class BackwardAt:
 
 
 class RecordedBackward:
-    """Rows of one run of kind "backward": dense, square, of our kernels.
+    """Rows of one run of kind "backward": dense, square, of the algorithms in `TRAINED`.
 
     `run_id` is None where nothing was recorded.
     """

@@ -24,7 +24,7 @@ LONG_FROM = 2048
 
 @dataclass(frozen=True)
 class Rate:
-    """One timed call: the TFLOP/s of its two matrix products."""
+    """One timed call: the TFLOP/s of its matrix products, two forward and five backward."""
 
     row: Row
 
@@ -42,7 +42,8 @@ class Rate:
     @property
     def tflops(self) -> float:
         """Of a causal call only the attended pairs count, N (N + 1) / 2 of N²."""
-        return matmul_flops(self.row.problem) / self.ms / 1e9
+        products = 5 if self.row.pass_ == "bwd" else 2
+        return products * matmul_flops(self.row.problem) / 2 / self.ms / 1e9
 
 
 @dataclass(frozen=True)
@@ -69,30 +70,37 @@ class Curve:
 
 
 class RecordedSpeed:
-    """Latencies of one run of kind "speed"; `run` is None where there is none.
+    """Latencies of one pass, "fwd" or "bwd", of one run of kind "speed"; `run` None: there is none.
 
     Of a rung the tiles count that a call takes by itself: a run times those first, others after.
-    Rows with a switch turned off are left out.
+    Rows with a switch turned off, and shapes beside the grid, are left out.
     """
 
-    def __init__(self, run: Run | None = None) -> None:
-        self.run = run
+    def __init__(self, run: Run | None = None, pass_: str = "fwd") -> None:
+        self.run, self.pass_ = run, pass_
         self._rows: dict[str, dict[AttentionProblem, Row]] = {}
         for row in run.rows if run else ():
             known = row.series in VARIANTS or row.provider != OURS
-            if row.metric == "latency_ms" and row.status == "ok" and known:
+            wanted = (row.pass_, row.metric, row.status) == (pass_, "latency_ms", "ok")
+            if wanted and known and _is_on_grid(row):
                 self._rows.setdefault(row.series, {}).setdefault(row.problem, row)
 
     @classmethod
     def on(
-        cls, device: Device, first: Run | None = None, root: Path | None = None
+        cls,
+        device: Device,
+        first: Run | None = None,
+        root: Path | None = None,
+        pass_: str = "fwd",
     ) -> RecordedSpeed:
-        """`first`, if it is such a run, else the newest of a device that can be read."""
+        """`first`, if it is such a run, else the newest of a device that has times of this pass."""
         others = (read_run(run_id, root) for run_id in list_runs(root, kind="speed"))
         for run in (first, *others):
             if isinstance(run, Run) and run.kind == "speed" and device.is_called(run.device):
-                return cls(run)
-        return cls()
+                found = cls(run, pass_)
+                if found.ours:
+                    return found
+        return cls(None, pass_)
 
     @property
     def run_id(self) -> str:
@@ -128,6 +136,11 @@ class RecordedSpeed:
             for problem, row in mine.items()
             if problem in theirs and problem.seqlen_q >= least_seqlen and _is_at(problem, at)
         }
+
+
+def _is_on_grid(row: Row) -> bool:
+    sizes = AttentionProblem.of_tokens(row.seqlen_q, row.head_dim, row.dtype)
+    return (row.batch, row.nheads) == (sizes.batch, sizes.nheads)
 
 
 def _is_at(problem: AttentionProblem, at: dict[str, Any]) -> bool:

@@ -55,7 +55,8 @@ def attention(
             differentiated too, at the price of another forward and backward pass.
 
     Returns:
-        out, contiguous, shaped as q; or (out, lse). A fully masked row: out 0, lse -inf.
+        out, shaped as q, and as q either contiguous or with heads within a row; or (out, lse). A
+        fully masked row: out 0, lse -inf.
 
     Raises:
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
@@ -86,7 +87,7 @@ def attention(
         dropout_p=dropout_p,
         deterministic=bool(deterministic),
     )
-    out, lse = operators.attention_forward(q, k, v, *options)
+    out, lse = operators.forward(q, k, v, *options)
     return (out, lse) if return_lse else out
 
 

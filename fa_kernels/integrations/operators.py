@@ -6,6 +6,7 @@ An operator takes tensors, numbers and strings alone, so that torch can trace it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from fa_kernels.attention import attention as front_door
 from fa_kernels.attention import attention_backward as front_door_backward
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.recipe import lies_by_rows
 from fa_kernels.tiling import Tiling
 
 #: Name and type of every option, in the order of the operators' arguments, tensors first.
@@ -82,34 +84,35 @@ def _unpacked(options: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
-@torch.library.custom_op(
-    "fa_kernels::attention_forward",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_ARGUMENTS}) -> (Tensor, Tensor)",
-)
-def attention_forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    """(out, lse) of `fa.attention`, both contiguous; out (batch, nheads, seqlen_q, head_dim)."""
+def _forward_now(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """(out, lse) of `fa.attention`; out (batch, nheads, seqlen_q, head_dim), laid out as q."""
     named = _unpacked(options)
     del named["deterministic"]  # the forward pass always is
     out, lse = front_door(q.detach(), k.detach(), v.detach(), **named, return_lse=True)
+    if lies_by_rows(q.shape, q.stride()):
+        return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()
     return out.contiguous(), lse.contiguous()
+
+
+attention_forward = torch.library.custom_op(
+    "fa_kernels::attention_forward",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_ARGUMENTS}) -> (Tensor, Tensor)",
+)(_forward_now)
 
 
 @attention_forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=lse_dtype)
+    batch, nheads, seqlen_q, head_dim = q.shape
+    if lies_by_rows(q.shape, q.stride()):
+        out = q.new_empty((batch, seqlen_q, nheads, head_dim)).transpose(1, 2)
+    else:
+        out = q.new_empty(q.shape)
+    return out, q.new_empty(q.shape[:-1], dtype=lse_dtype)
 
 
-@torch.library.custom_op(
-    "fa_kernels::attention_backward",
-    mutates_args=(),
-    schema=(
-        "(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-        f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
-    ),
-)
-def attention_backward(
+def _backward_now(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv) of `fa.attention_backward`, contiguous and shaped as q, k and v."""
@@ -118,6 +121,16 @@ def attention_backward(
     tensors = (x.detach() for x in (d_out, q, k, v, out, lse))
     dq, dk, dv = front_door_backward(*tensors, **_unpacked(options))
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
+
+
+attention_backward = torch.library.custom_op(
+    "fa_kernels::attention_backward",
+    mutates_args=(),
+    schema=(
+        "(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+        f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+    ),
+)(_backward_now)
 
 
 @attention_backward.register_fake
@@ -136,13 +149,24 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _gradients(ctx, d_out, d_lse, attention_forward, attention_backward)
+
+
+def _gradients(
+    ctx: Any,
+    d_out: Tensor | None,
+    d_lse: Tensor | None,
+    forward: Callable[..., tuple[Tensor, Tensor]],
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor]],
+) -> tuple[Tensor | None, ...]:
+    """Of every argument of the forward operator; by the operators, or by what they run."""
     out, lse, q, k, v, *tensors = ctx.saved_tensors
     options = (*tensors, *ctx.rest)
     grads: list[Tensor | None] = [None, None, None]
     if d_out is not None:
-        grads = list(attention_backward(d_out, q, k, v, out, lse, *options))
+        grads = list(backward(d_out, q, k, v, out, lse, *options))
     if d_lse is not None:
-        through_lse = _through_lse(d_lse, q, k, lse, options)
+        through_lse = _through_lse(d_lse, q, k, lse, options, forward, backward)
         for i, grad in enumerate(through_lse):
             so_far = grads[i]
             grads[i] = grad if so_far is None else so_far + grad
@@ -150,7 +174,13 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Ten
 
 
 def _through_lse(
-    d_lse: Tensor, q: Tensor, k: Tensor, lse: Tensor, options: tuple[Any, ...]
+    d_lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    options: tuple[Any, ...],
+    forward: Callable[..., tuple[Tensor, Tensor]],
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
     """What the gradient of lse adds to dq and dk: d lse_i / d s_ij is P_ij, before dropout.
 
@@ -163,9 +193,9 @@ def _through_lse(
     undropped = packed_options(**named | {"dropout_p": 0.0, "seed": None, "dropout_keep": None})
     # A row that attends nothing has lse -inf, where gradients of logarithms and sums are NaN.
     weights = (scale * d_lse).masked_fill(lse.isneginf(), 0.0).unsqueeze(-1)
-    p_k, _ = attention_forward(q, k, k, *undropped)
+    p_k, _ = forward(q, k, k, *undropped)
     weighted_q = (weights * q).to(q.dtype)
-    _, _, dk = attention_backward(weighted_q, q, k, k, p_k, lse, *undropped)
+    _, _, dk = backward(weighted_q, q, k, k, p_k, lse, *undropped)
     return (weights * p_k).to(q.dtype), dk
 
 
@@ -183,3 +213,31 @@ def _refuse_second_derivative(ctx: Any, *grads: Tensor | None) -> tuple[None, ..
 
 attention_forward.register_autograd(_backward, setup_context=_keep)
 attention_backward.register_autograd(_refuse_second_derivative, setup_context=_keep_nothing)
+
+
+class _Eager(torch.autograd.Function):
+    """What the forward operator does, without what torch does around an operator of Python's.
+
+    An operator takes torch's dispatcher longer than a small call takes a GPU.
+    """
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return _forward_now(*inputs)
+
+    setup_context = staticmethod(_keep)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        d_out, d_lse = grads
+        if torch.is_grad_enabled():  # create_graph=True: only the operator knows what to say
+            return _backward(ctx, d_out, d_lse)
+        return _gradients(ctx, d_out, d_lse, _forward_now, _backward_now)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """(out, lse), differentiable: by the operator where torch traces, else at once."""
+    plain = all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta for x in (q, k, v))
+    if torch.compiler.is_compiling() or not plain:
+        return attention_forward(q, k, v, *options)
+    return _Eager.apply(q, k, v, *options)

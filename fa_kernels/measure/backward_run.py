@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fa_kernels.cuda.launch import gpu_name, load_in_parallel, refuse_on_this_gpu, smem_limit_bytes
+from fa_kernels.cuda.launch import (
+    gpu_name,
+    load_in_parallel,
+    refuse_old_gpu,
+    refuse_on_this_gpu,
+    smem_limit_bytes,
+)
 from fa_kernels.cuda.run import run_standard_keeping_p
 from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.check import Truth
@@ -49,24 +55,26 @@ class _Training:
 
     variant: Variant
     tiling: Tiling
-    contender: Contender
+    forward_tiling: Tiling
     inputs: list[Any]
     d_out: Any
 
     @classmethod
     def of(cls, variant: Variant, problem: AttentionProblem, inputs: list[Any], d_out: Any) -> Any:
-        """With the backward's own default tiles, for both passes."""
-        assert variant.backward is not None
-        tiling = variant.backward.tiling_for(problem, smem_limit_bytes())
-        contender = our_contender(variant, tiling, problem)
-        return cls(variant, tiling, contender, inputs, d_out)
+        """With the backward's own default tiles, for both passes where the forward has them."""
+        return cls(variant, *_tilings(variant, problem), inputs, d_out)
+
+    def contender(self, problem: AttentionProblem, pass_: str) -> Contender:
+        """Whose rows those of a pass are: a forward alone is one with its own tiles."""
+        tiling = self.forward_tiling if pass_ == "fwd" else self.tiling
+        return our_contender(self.variant, tiling, problem)
 
     def forward(self, problem: AttentionProblem) -> tuple[Any, Any, Any]:
         """out, lse and P, which is None for all but the algorithm that keeps it."""
         if "p" in self.variant.backward.saved:  # type: ignore[union-attr]
             q, k, v = self.inputs
-            return run_standard_keeping_p(q, k, v, problem, self.tiling)
-        out, lse, _ = self.variant.run(*self.inputs, problem, self.tiling)
+            return run_standard_keeping_p(q, k, v, problem, self.forward_tiling)
+        out, lse, _ = self.variant.run(*self.inputs, problem, self.forward_tiling)
         return out, lse, None
 
     def backward(
@@ -82,6 +90,19 @@ class _Training:
     def both(self, problem: AttentionProblem) -> Any:
         """Forward and backward in one, as a training step makes them."""
         return self.backward(problem, self.forward(problem))
+
+
+def _tilings(variant: Variant, problem: AttentionProblem) -> tuple[Tiling, Tiling]:
+    """The backward's default tiles, and the nearest to them that the forward can have."""
+    assert variant.backward is not None
+    tiling = variant.backward.tiling_for(problem, smem_limit_bytes())
+    return tiling, variant.nearest_tiling(problem, tiling)
+
+
+def _trained(problem: AttentionProblem) -> list[Variant]:
+    """Every variant with a backward pass that takes the dtype."""
+    able = [v for v in VARIANTS.values() if v.backward is not None]
+    return [variant for variant in able if problem.dtype in variant.dtypes]
 
 
 def measure_backward(
@@ -101,18 +122,15 @@ def measure_backward(
     q, k, v = random_inputs(problem)
     d_out = random_inputs(problem, seed=1)[0]
     truths: dict[str, Any] = {}
-    steps = [
-        _Training.of(variant, problem, [q, k, v], d_out)
-        for variant in VARIANTS.values()
-        if variant.backward is not None and problem.dtype in variant.dtypes
-    ]
+    steps = [_Training.of(variant, problem, [q, k, v], d_out) for variant in _trained(problem)]
     to_time: list[tuple[_Training, str, str, Callable[[], Any], float, float]] = []
     for step in steps:
         key = (problem.dtype, problem.head_dim, problem.heads, step.variant.name)
         verdict = _verdict(problem, step, estimates.get(key))
         if verdict is not None:
             status, detail = verdict
-            row = row_of(problem, step.contender, "latency_ms", status=status, detail=detail)
+            contender = step.contender(problem, "bwd")
+            row = row_of(problem, contender, "latency_ms", status=status, detail=detail)
             yield replace(row, pass_="bwd")
             continue
         if not truths:
@@ -127,7 +145,8 @@ def measure_backward(
     latencies = timing.time_interleaved([e[3] for e in to_time], flush, [e[4] for e in to_time])
     for (step, pass_, metric, _, _, error), latency in zip(to_time, latencies, strict=True):
         assert latency is not None
-        row = row_of(problem, step.contender, metric, value=latency.median, error=error)
+        contender = step.contender(problem, pass_)
+        row = row_of(problem, contender, metric, value=latency.median, error=error)
         yield replace(row, pass_=pass_, p20=latency.p20, p80=latency.p80, n=latency.n)
 
 
@@ -138,8 +157,12 @@ def _verdict(
     backward = step.variant.backward
     assert backward is not None
     try:
-        plan = backward.plan(problem, step.tiling)
-        refuse_on_this_gpu(plan, problem, step.tiling, gpu_name())
+        refuse_old_gpu(backward.kernel, step.variant.min_arch)
+        for plan, tiling in (
+            (step.variant.plan(problem, step.forward_tiling), step.forward_tiling),
+            (backward.plan(problem, step.tiling), step.tiling),
+        ):
+            refuse_on_this_gpu(plan, problem, tiling, gpu_name())
     except (ValueError, NotImplementedError) as error:
         return "refused", str(error)
     need = step.variant.step_bytes(problem) + 3 * (problem.q_bytes + problem.kv_bytes)
@@ -165,7 +188,8 @@ def _check(
     error = max(gradients.errors.values())
     if not (out.ok and gradients.ok):
         detail = f"wrong: out {out.out_err:.3g}, gradients {gradients.errors}"
-        row = row_of(problem, step.contender, "latency_ms", status="failed", detail=detail)
+        contender = step.contender(problem, "bwd")
+        row = row_of(problem, contender, "latency_ms", status="failed", detail=detail)
         return [replace(row, pass_="bwd")], []
     detail = f"dq, dk, dv of {gradients.heads} k/v heads checked"
     inputs_bytes = sum(array.nbytes for array in (*step.inputs, step.d_out))
@@ -174,11 +198,10 @@ def _check(
     for tensor in ALL_TENSORS:
         if counted.of(tensor):
             values[("bwd", f"hbm_{tensor}_bytes")] = counted.of(tensor)
-    found = [
-        replace(row_of(problem, step.contender, metric, value=value, error=error, detail=detail),
-                pass_=pass_)
-        for (pass_, metric), value in values.items()
-    ]  # fmt: skip
+    found, contender = [], step.contender(problem, "both")
+    for (pass_, metric), value in values.items():
+        row = row_of(problem, contender, metric, value=value, error=error, detail=detail)
+        found.append(replace(row, pass_=pass_))
     calls = {
         ("fwd", "latency_ms"): (partial(step.forward, problem), out.out_err),
         ("bwd", "latency_ms"): (partial(step.backward, problem, saved), error),
@@ -196,12 +219,10 @@ def _check(
 
 def _plans(work: list[AttentionProblem]) -> Iterator[Any]:
     for problem in work:
-        for variant in VARIANTS.values():
-            backward = variant.backward
-            if backward is None or problem.dtype not in variant.dtypes:
-                continue
-            tiling = backward.tiling_for(problem, smem_limit_bytes())
-            yield variant.plan(problem, tiling)
+        for variant in _trained(problem):
+            backward, (tiling, forward_tiling) = variant.backward, _tilings(variant, problem)
+            assert backward is not None
+            yield variant.plan(problem, forward_tiling)
             for options in ({}, {"count_traffic": True}, {"deterministic": True}):
                 yield backward.plan(problem, tiling, **options)
 

@@ -11,13 +11,18 @@ from fa_kernels.problem import AttentionProblem
 
 @dataclass(frozen=True)
 class Baseline:
-    """A peer. `prepare(q, k, v, problem)` takes CuPy arrays; what it returns, called, gives out."""
+    """A peer. `prepare(q, k, v, problem)` takes CuPy arrays; what it returns, called, gives out.
+
+    `prepare_training(q, k, v, d_out, problem)`: two calls that give dq, dk, dv, one of forward and
+    backward together and one of the backward alone.
+    """
 
     provider: str
     summary: str
     dtypes: tuple[str, ...]
     prepare: Callable[..., Callable[[], Any]]
     workspace_bytes: Callable[[AttentionProblem], int]
+    prepare_training: Callable[..., tuple[Callable[[], Any], Callable[[], Any]]] | None = None
 
 
 def tensors(*arrays: Any) -> list[Any]:
@@ -85,6 +90,39 @@ def _prepare_sdpa(backend_name: str) -> Callable[..., Callable[[], Any]]:
     return prepare
 
 
+def _prepare_sdpa_training(
+    backend_name: str,
+) -> Callable[..., tuple[Callable[[], Any], Callable[[], Any]]]:
+    def prepare(
+        q: Any, k: Any, v: Any, d_out: Any, problem: AttentionProblem
+    ) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        if problem.causal and problem.seqlen_q != problem.seqlen_k:
+            raise NotImplementedError("torch's is_causal is top_left: compare square problems")
+        backend, causal = getattr(SDPBackend, backend_name), problem.causal is not None
+        inputs = [x.requires_grad_() for x in tensors(q, k, v)]
+        (gradient,) = tensors(d_out)
+        sdpa, grad = torch.nn.functional.scaled_dot_product_attention, torch.autograd.grad
+
+        def forward() -> Any:
+            with sdpa_kernel([backend]):
+                return sdpa(*inputs, is_causal=causal, scale=problem.scale)
+
+        saved = forward()
+
+        def both() -> Any:
+            return [_array(x) for x in grad(forward(), inputs, gradient)]
+
+        def backward() -> Any:
+            return [_array(x) for x in grad(saved, inputs, gradient, retain_graph=True)]
+
+        return both, backward
+
+    return prepare
+
+
 def _eager_workspace(problem: AttentionProblem) -> int:
     # q kᵀ, its scaled copy and the softmax: at most two of the three live at a time.
     return 2 * problem.heads * problem.seqlen_q * problem.seqlen_k * problem.itemsize
@@ -110,6 +148,7 @@ BASELINES: dict[str, Baseline] = {
             ("float16", "bfloat16"),
             _prepare_sdpa("FLASH_ATTENTION"),
             _none,
+            _prepare_sdpa_training("FLASH_ATTENTION"),
         ),
         Baseline(
             "torch_cudnn",
@@ -117,6 +156,7 @@ BASELINES: dict[str, Baseline] = {
             ("float16", "bfloat16"),
             _prepare_sdpa("CUDNN_ATTENTION"),
             _none,
+            _prepare_sdpa_training("CUDNN_ATTENTION"),
         ),
     )
 }

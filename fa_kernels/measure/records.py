@@ -18,7 +18,7 @@ from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN, AttentionProb
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
 SCHEMA_VERSION = 1
 STATUSES = ("ok", "skipped (estimated)", "does not fit", "refused", "failed")
-PASSES = ("fwd", "bwd", "both", "decode")
+PASSES = ("fwd", "bwd", "both", "step", "decode")
 #: Read by hardware counters, under names of their own: what is counted in the kernels is hbm_*.
 COUNTER_UNITS = {
     "dram_bytes": "B",
@@ -44,9 +44,9 @@ UNITS = {
     **COUNTER_UNITS,
 }
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
-#: such key), hardware counters of a list of shapes, backward passes, or the fast kernels beside
-#: their peers.
-RUN_KINDS = ("grid", "counters", "backward", "speed")
+#: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
+#: peers, or training steps of a whole model ("step": the problem is one of its attention calls).
+RUN_KINDS = ("grid", "counters", "backward", "speed", "training")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]

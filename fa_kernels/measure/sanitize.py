@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.launch import smem_limit_bytes
 from fa_kernels.measure.cases import Case, can_run, make_inputs, suited
 from fa_kernels.measure.option_cases import PACKED, make_extras
+from fa_kernels.measure.verify_backward import DEFAULT, tiling_of
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -73,6 +75,8 @@ def _launch(variant: Variant, case: Case) -> int:
     results, launches = [out.get()], len(variant.plan(p, tiling).steps)
     if variant.backward is not None:
         d_out = cupy.asarray(make_inputs(case, 1, np)[0])
+        own = replace(case, tiling=DEFAULT) if case.own_tiles else case
+        tiling = tiling_of(variant, own, smem_limit_bytes())
         for deterministic in (False, True):
             options: dict[str, Any] = {"extras": extras, "deterministic": deterministic}
             gradients = variant.backward.run(d_out, *inputs, out, lse, p, tiling, **options)

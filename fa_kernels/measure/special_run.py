@@ -12,9 +12,17 @@ from fa_kernels.problem import AttentionProblem
 
 
 def open_run(
-    kind: str, label: str, command: str, root: Path, resume: str | None, commit: str | None
+    kind: str,
+    label: str,
+    command: str,
+    root: Path,
+    resume: str | None,
+    commit: str | None,
+    **about: str,
 ) -> tuple[Path, Sequence[records.Row]]:
     """The folder of a new run of `kind`, or of the one to resume, and the rows that it has.
+
+    `about`: what run.json says otherwise than other runs do, e.g. `method`.
 
     Raises:
         FileExistsError: a new run would have the id of one that is there.
@@ -24,7 +32,7 @@ def open_run(
     records.load_run.cache_clear()
     run = records.load_run(folder.name, root)
     if resume is None:
-        write_about(folder, {**run.about, "kind": kind})
+        write_about(folder, {**run.about, "kind": kind, **about})
         records.load_run.cache_clear()
     return folder, run.rows
 

@@ -26,6 +26,7 @@ from fa_kernels.measure.point import (
     row_of,
 )
 from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.speed_backward import FIG2_LEFT, backward_plans, backward_rows
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -44,13 +45,15 @@ TOKENS, WIDTH = 16384, 2048
 STEPS_AT = (4096, None, "float16")
 #: Where other tiles than the default are measured, with and without a causal mask.
 TILES_AT, BLOCKS_M, BLOCKS_N = (4096, "float16"), (64, 128), (32, 64, 96, 128)
+#: Passes that are timed, unless one is asked for by name.
+PASSES = ("fwd", "bwd")
 #: What a call from Python costs is measured on a problem that a GPU is done with at once.
 LAUNCH_PROBLEM = AttentionProblem(1, 16, 128, 128, 64, "float16")
 
 
-def problems() -> list[AttentionProblem]:
-    """The grid, smallest head_dim first."""
-    return [
+def problems(passes: Sequence[str] = PASSES) -> list[AttentionProblem]:
+    """The grid, smallest head_dim first; for backward passes also the first paper's figure 2."""
+    return [FIG2_LEFT] * ("bwd" in passes) + [
         AttentionProblem(TOKENS // n, WIDTH // d, n, n, d, dtype, causal)
         for d in HEAD_DIMS
         for dtype in DTYPES
@@ -90,15 +93,17 @@ def contenders(problem: AttentionProblem, peers: Sequence[str]) -> list[Contende
     return [*ours, *(peer_contender(BASELINES[name], problem) for name in peers)]
 
 
-def _plans(work: Sequence[AttentionProblem]) -> Iterator[Any]:
+def _plans(work: Sequence[AttentionProblem], passes: Sequence[str]) -> Iterator[Any]:
     limit = smem_limit_bytes()
     for problem in work:
         for name in FAST:
             variant = VARIANTS[name]
             tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
             tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
-            for count in (False, True):
+            for count in (False, True) if "fwd" in passes else (False,):
                 yield variant.plan(problem, tiling, count_traffic=count)
+        if "bwd" in passes:
+            yield from backward_plans(problem, FAST)
 
 
 def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
@@ -159,8 +164,9 @@ def _compiled(problem: AttentionProblem) -> records.Row:
     return row_of(problem, contender, "compile_s", value=report.seconds, detail=detail)
 
 
-def _left(problem: AttentionProblem, rows: Sequence[records.Row]) -> bool:
-    return not any(row.metric == "latency_ms" and row.problem == problem for row in rows)
+def _left(problem: AttentionProblem, rows: Sequence[records.Row], passes: Sequence[str]) -> bool:
+    done = {row.pass_ for row in rows if row.metric == "latency_ms" and row.problem == problem}
+    return not done.issuperset(passes)
 
 
 def record_speed(
@@ -171,23 +177,30 @@ def record_speed(
     commit: str | None = None,
     seconds: float | None = None,
     say: Callable[[str], None] = print,
+    passes: Sequence[str] = PASSES,
 ) -> tuple[Path, bool]:
     """Measure every problem into a run of kind "speed"; its folder, and whether it is whole.
 
-    Arguments and errors as `backward_run.record_backward`.
+    `passes`: "fwd", "bwd" or both. Other arguments and errors as `backward_run.record_backward`.
     """
     start = time.monotonic()
     folder, rows = open_run("speed", label, command, root, resume, commit)
-    if not any(row.metric == "launch_us" for row in rows):
+    if "fwd" in passes and not any(row.metric == "launch_us" for row in rows):
         records.append_rows(folder, launch_rows(say))
-    work = [problem for problem in problems() if _left(problem, rows)]
+    work = [problem for problem in problems(passes) if _left(problem, rows, passes)]
     say(f"{len(rows)} rows recorded, {len(work)} problems to do")
-    say(f"compiled {load_in_parallel(_plans(work))} kernels in {time.monotonic() - start:.0f} s")
+    compiled = load_in_parallel(_plans(work, passes))
+    say(f"compiled {compiled} kernels in {time.monotonic() - start:.0f} s")
     peers = [name for name in PEERS if name in installed_peers()]
     flush = timing.Flush()
 
     def measure(problem: AttentionProblem) -> list[records.Row]:
-        return list(measure_problem(problem, contenders(problem, peers), flush))
+        found: list[records.Row] = []
+        if "fwd" in passes:
+            found += measure_problem(problem, contenders(problem, peers), flush)
+        if "bwd" in passes:
+            found += backward_rows(problem, FAST, peers, flush)
+        return found
 
     return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
 
@@ -196,7 +209,7 @@ def _summary(rows: Sequence[records.Row]) -> str:
     times: dict[str, float | None] = {}
     for row in rows:
         if row.metric == "latency_ms":
-            times.setdefault(row.series, row.median)
+            times.setdefault(f"{row.series} {row.pass_}", row.median)
     text = ", ".join(f"{name} {ms:.3g}" for name, ms in times.items() if ms is not None)
     failed = "".join(f", {r.variant} {r.status}" for r in rows if r.status != "ok")
     return f"{text} ms{failed}"

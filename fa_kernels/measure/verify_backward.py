@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from fa_kernels.measure.option_cases import make_extras, option_cases
 from fa_kernels.measure.tally import Share, Tally
 from fa_kernels.measure.verify import REPEATS, changed_names, repeated_case
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
-from fa_kernels.variants import VARIANTS, Backward, Variant
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling, round_up
+from fa_kernels.variants import VARIANTS, Variant
 
 #: A tiling of this size stands for the backward's own default.
 DEFAULT = Tiling(1, 1)
@@ -34,7 +34,7 @@ def backward_cases() -> Iterator[Case]:
     """Shapes, dtypes, masks, tilings, layouts and options that every backward must pass."""
     for (nq, nk), dtype, causal in itertools.product(SEQLENS, DTYPES, MASKS):
         yield Case(AttentionProblem(2, 3, nq, nk, 64, dtype, causal), DEFAULT)
-    for d, dtype in itertools.product((1, 20, 63, 96, 128, 256), DTYPES):
+    for d, dtype in itertools.product((1, 20, 63, 96, 128, 160, 256), DTYPES):
         yield Case(AttentionProblem(2, 3, 113, 203, d, dtype, "bottom_right"), DEFAULT)
     for d, dtype, layout in itertools.product((63, 64), DTYPES, LAYOUTS[1:]):
         yield Case(AttentionProblem(2, 3, 113, 203, d, dtype, "top_left"), DEFAULT, layout)
@@ -43,15 +43,26 @@ def backward_cases() -> Iterator[Case]:
         yield Case(AttentionProblem(1, 2, 203, 331, 64, dtype, "bottom_right"), tiling)
     for case in option_cases():
         few = case.problem.dtype == "bfloat16" and case.problem.head_dim != 64
-        if case.problem.seqlen_k < 2**12 and not few and not case.own_tiles:
-            small = Tiling(32, 32) if case.tiling.block_m == 64 else case.tiling
-            yield Case(case.problem, small, extras=case.extras, lowest=case.lowest)
+        if case.problem.seqlen_k >= 2**12 or few:
+            continue
+        small = Tiling(32, 32) if case.tiling.block_m == 64 else case.tiling
+        yield replace(case, tiling=DEFAULT if case.own_tiles else small)
     for lead, blocks, dtype in itertools.product(((1, 1), (2, 3)), ((32, 32), (24, 40)), DTYPES):
         keep = np.random.default_rng(2).random((*lead, -(-203 // blocks[0]), -(-331 // blocks[1])))
         keep[..., 1, :] = keep[..., :, 2] = 1.0
         mask = BlockMask.from_dense(keep < 0.4, *blocks)
         problem = AttentionProblem(2, 3, 203, 331, 64, dtype, "bottom_right", block_mask=mask)
-        yield Case(problem, Tiling(32, 32))
+        for own_tiles in (False, True):
+            yield Case(problem, DEFAULT if own_tiles else Tiling(32, 32), own_tiles=own_tiles)
+    for d, keep_blocks in itertools.product((64, 128, 256), ((64, 128), (24, 40))):
+        sizes = (1, 1, -(-203 // keep_blocks[0]), -(-331 // keep_blocks[1]))
+        mask = BlockMask.from_dense(np.random.default_rng(3).random(sizes) < 0.5, *keep_blocks)
+        problem = AttentionProblem(2, 4, 203, 331, d, "float16", nheads_kv=2, block_mask=mask)
+        yield Case(problem, DEFAULT, own_tiles=True)
+    # One k/v head for many of q, and a mask of many small blocks that cut every tile.
+    mask = BlockMask.from_dense(np.random.default_rng(4).random((1, 1, 64, 64)) < 0.5, 2, 2)
+    problem = AttentionProblem(1, 32, 128, 128, 64, "float16", nheads_kv=1, block_mask=mask)
+    yield Case(problem, DEFAULT, own_tiles=True)
     # A row of dP too long for shared memory: the dS launch of 02 reads it again.
     yield Case(AttentionProblem(1, 1, 65, 20000, 64, "float16"), DEFAULT)
     # Rows of P and dP that with the reduction pass 48 KiB, from where CUDA wants to be asked.
@@ -60,12 +71,15 @@ def backward_cases() -> Iterator[Case]:
     yield Case(AttentionProblem(1, 528, 65536, 64, 64, "float16"), DEFAULT)
 
 
-def tiling_of(backward: Backward, case: Case, limit_bytes: int = HOPPER_SMEM_PER_BLOCK) -> Tiling:
-    """The case's tiling, or the backward's own, clipped to the sequence."""
-    p = case.problem
+def tiling_of(variant: Variant, case: Case, limit_bytes: int = HOPPER_SMEM_PER_BLOCK) -> Tiling:
+    """The case's tiling in sizes that the backward of `variant` takes, or its own default; clipped
+    to the sequence."""
+    p, backward, step = case.problem, variant.backward, variant.tile_multiple
+    assert backward is not None
     if case.tiling == DEFAULT:
         return backward.tiling_for(p, limit_bytes)
-    return case.tiling.clipped(p.seqlen_q, p.seqlen_k)
+    tiling = Tiling(round_up(case.tiling.block_m, step), round_up(case.tiling.block_n, step))
+    return tiling.clipped(p.seqlen_q, p.seqlen_k)
 
 
 def takes_backward(variant: Variant, case: Case) -> bool:
@@ -103,11 +117,12 @@ def verify_backward_case(
     """
     backward = variant.backward
     assert backward is not None
-    p, tiling = case.problem, tiling_of(backward, case, smem_limit_bytes())
+    p, tiling = case.problem, tiling_of(variant, case, smem_limit_bytes())
     faults, check, loose = [], None, backward.has_loose_dq(p, tiling)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none of these layouts may be copied
-        out, lse, _ = variant.run(*on.arrays, p, tiling, extras=on.extras)
+        forward_tiling = variant.nearest_tiling(p, tiling)
+        out, lse, _ = variant.run(*on.arrays, p, forward_tiling, extras=on.extras)
         args = (on.d_out, *on.arrays, out, lse, p, tiling)
         for deterministic in (False, True) if loose else (False,):
             options = {"extras": on.extras, "deterministic": deterministic}
@@ -172,7 +187,7 @@ def verify_backward(kernel: str, share: Share, tally: Tally, threads: int = 32) 
     for seed, case in enumerate(backward_cases()):
         takers = []
         for variant, backward in able:
-            tiling = tiling_of(backward, case, limit)
+            tiling = tiling_of(variant, case, limit)
             if takes_backward(variant, case):
                 plan = backward.plan(case.problem, tiling, aligned=is_aligned(case))
                 if share.has(plan):
@@ -207,8 +222,8 @@ def _builds(
         for variant, _ in takers:
             backward, p = variant.backward, case.problem
             assert backward is not None
-            tiling, aligned = tiling_of(backward, case, limit), is_aligned(case)
-            yield variant.plan(p, tiling, aligned=aligned)
+            tiling, aligned = tiling_of(variant, case, limit), is_aligned(case)
+            yield variant.plan(p, variant.nearest_tiling(p, tiling), aligned=aligned)
             for count, deterministic in itertools.product((False, True), repeat=2):
                 options = {"aligned": aligned, "count_traffic": count}
                 yield backward.plan(p, tiling, **options, deterministic=deterministic)

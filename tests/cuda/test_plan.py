@@ -11,13 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fa_kernels.cuda.compile import kernel_source
+from fa_kernels.cuda import fingerprint
+from fa_kernels.cuda.compile import kernel_names, kernel_source
 from fa_kernels.cuda.fingerprint import plan_fingerprint
 from fa_kernels.cuda.plan import (
     MAX_ACCUMULATORS,
     MAX_GRID,
     NAIVE_THREADS,
-    PLANS,
     LaunchPlan,
     plan_flash_kv_outer,
     plan_flash_kv_outer_io,
@@ -28,7 +28,7 @@ from fa_kernels.cuda.plan import (
     plan_threads,
     tiles,
 )
-from fa_kernels.cuda.plan_mma import MAX_REGISTERS, MMA_PLANS, SWITCHES, plan_flash_mma
+from fa_kernels.cuda.plan_mma import MAX_REGISTERS, SWITCHES, plan_flash_mma
 from fa_kernels.measure.cases import suited
 from fa_kernels.measure.verify import cases, takes
 from fa_kernels.problem import AttentionProblem
@@ -402,14 +402,14 @@ def test_the_trace_changes_one_macro_alone(variant: Variant) -> None:
     assert on.steps == off.steps
 
 
-@pytest.mark.parametrize("kernel", [*PLANS, *MMA_PLANS])
+@pytest.mark.parametrize("kernel", kernel_names())
 def test_the_fingerprint_is_of_every_plan_of_a_kernel(
     kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = plan_fingerprint(kernel)
     assert re.fullmatch(r"[0-9a-f]{16}", before)
     assert before == plan_fingerprint.__wrapped__(kernel)
-    table = PLANS if kernel in PLANS else MMA_PLANS
+    table, defaults = fingerprint._PLANS, fingerprint._DEFAULTS
     for n, plan in enumerate(table[kernel]):
 
         def other(*args: Any, plan: Any = plan, **options: Any) -> LaunchPlan:
@@ -418,6 +418,8 @@ def test_the_fingerprint_is_of_every_plan_of_a_kernel(
 
         changed = list(table[kernel])
         changed[n] = other
+        if plan in defaults:
+            monkeypatch.setitem(defaults, other, defaults[plan])
         monkeypatch.setitem(table, kernel, tuple(changed))
         assert plan_fingerprint.__wrapped__(kernel) != before
 

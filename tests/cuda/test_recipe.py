@@ -16,6 +16,7 @@ from fa_kernels.tiling import Tiling
 from tests.cuda.fake_cupy import PROBLEM, GpuArray, Kernel, fake_cupy, inputs
 
 TILING = Tiling(16, 16)
+_STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_recipe_launches_what_the_call_launches(
     name: str, causal: str | None, calls: list[Any]
 ) -> None:
     problem = AttentionProblem(2, 3, 17, 23, 16, "float16", causal)
-    q, k, v = arrays("bshd", problem)
+    q, k, v = arrays("bhsd", problem)
     getattr(run, f"run_{name}")(q, k, v, problem, TILING)
     made = getattr(run, f"prepare_{name}")(q, k, v, problem, TILING)
     other = [x.copy().view(Array) for x in (q, k, v)]
@@ -91,6 +92,36 @@ def test_a_recipe_launches_what_the_call_launches(
         else:
             assert (value_at(int(address), argument) == np.asarray(argument)).all(), at
     assert (out.shape, out.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, q.shape[:3], "f4")
+
+
+def test_out_lies_as_q_does(calls: list[Any]) -> None:
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16")
+    for layout in ("bhsd", "bshd"):
+        q, k, v = arrays(layout, problem)
+        made = run.prepare_flash_mma(q, k, v, problem, TILING)
+        assert made is not None
+        out, _ = made(q, k, v)
+        assert (out.shape, out.strides) == (q.shape, q.strides)
+        strides = value_at(int(addresses_of(calls[-1], 9)[7]), np.zeros(1, _STRIDES))[0]
+        assert [2 * step for step in strides] == list(q.strides[:3])
+
+
+def test_each_call_with_dropout_has_its_own_seed(calls: list[Any]) -> None:
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16", dropout_p=0.5, seed=3)
+    q, k, v = arrays("bhsd", problem)
+    made = run.prepare_flash_mma(q, k, v, problem, TILING)
+    assert made is not None
+    for seed in (5, 2**64 - 1):
+        made(q, k, v, seed)
+        addresses = addresses_of(calls[-1], 18)
+        found = [value_at(int(at), np.uint64(0))[0] for at in addresses[15:]]
+        assert seed in found
+
+
+def addresses_of(launch_args: tuple[Any, ...], count: int) -> np.ndarray:
+    """Where the driver finds the first arguments of a launch."""
+    raw = (ctypes.c_char * (8 * count)).from_address(launch_args[9])
+    return np.frombuffer(bytes(raw), np.uint64)
 
 
 def test_what_would_be_copied_has_no_recipe(calls: list[Any]) -> None:

@@ -14,7 +14,7 @@ from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.packed import Packed
-from fa_kernels.problem import ITEMSIZE, AttentionProblem
+from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import ALL_TENSORS
 from fa_kernels.variants import VARIANTS, Backward
@@ -26,7 +26,17 @@ from tests.reference.problems import random_mask
 BACKWARD = {name: v.backward for name, v in VARIANTS.items() if v.backward is not None}
 each_backward = pytest.mark.parametrize("backward", BACKWARD.values(), ids=BACKWARD)
 FLASH = {name: b for name, b in BACKWARD.items() if name != "standard_tiled"}
+#: Those whose dq is summed by all blocks, and has a launch of its own where the order is fixed.
+BY_KEYS = ("flash_q_outer", "flash_mma")
 each_flash = pytest.mark.parametrize("backward", FLASH.values(), ids=FLASH)
+each_backward_and_dtype = pytest.mark.parametrize(
+    ("backward", "dtype"),
+    [
+        pytest.param(b, dtype, id=f"{name}-{dtype}")
+        for name, b in BACKWARD.items()
+        for dtype in VARIANTS[name].dtypes
+    ],
+)
 both = pytest.mark.parametrize("deterministic", [False, True])
 INPUTS = ("d_out", "q", "k", "v", "out", "lse")
 
@@ -71,28 +81,27 @@ def assert_launches(
 
 @both
 @pytest.mark.parametrize("count", [False, True])
-@each_backward
+@each_backward_and_dtype
 def test_arguments_are_the_kernels_parameters(
-    backward: Backward, count: bool, deterministic: bool, calls: list[Any]
+    backward: Backward, dtype: str, count: bool, deterministic: bool, calls: list[Any]
 ) -> None:
-    for dtype in ITEMSIZE:
-        for causal in (None, "bottom_right", "top_left"):
-            calls.clear()
-            problem = replace(PROBLEM, dtype=dtype, causal=causal)
-            known = arrays(problem)
-            options = {"deterministic": deterministic, "count_traffic": count}
-            dq, dk, dv, traffic = backward.run(*known.values(), problem, TILING, **options)
-            for gradient, like in ((dq, known["q"]), (dk, known["k"]), (dv, known["v"])):
-                assert (gradient.shape, gradient.dtype) == (like.shape, like.dtype)
-                assert gradient.flags.c_contiguous
-            assert (traffic is None) == (not count)
-            if backward in FLASH.values():
-                entries = [step.entry for step in backward.plan(problem, TILING, **options).steps]
-                assert [call[0] for call in calls] == entries
-            known |= {"dq": dq, "dk": dk, "dv": dv}
-            known = assert_launches(backward, calls, known, problem, **options)
-            assert ("traffic_totals" in known) == count
-            assert not count or known["traffic_totals"].shape == (len(ALL_TENSORS), 2)
+    for causal in (None, "bottom_right", "top_left"):
+        calls.clear()
+        problem = replace(PROBLEM, dtype=dtype, causal=causal)
+        known = arrays(problem)
+        options = {"deterministic": deterministic, "count_traffic": count}
+        dq, dk, dv, traffic = backward.run(*known.values(), problem, TILING, **options)
+        for gradient, like in ((dq, known["q"]), (dk, known["k"]), (dv, known["v"])):
+            assert (gradient.shape, gradient.dtype) == (like.shape, like.dtype)
+            assert gradient.flags.c_contiguous
+        assert (traffic is None) == (not count)
+        if backward in FLASH.values():
+            entries = [step.entry for step in backward.plan(problem, TILING, **options).steps]
+            assert [call[0] for call in calls] == entries
+        known |= {"dq": dq, "dk": dk, "dv": dv}
+        known = assert_launches(backward, calls, known, problem, **options)
+        assert ("traffic_totals" in known) == count
+        assert not count or known["traffic_totals"].shape == (len(ALL_TENSORS), 2)
 
 
 @both
@@ -145,7 +154,8 @@ def test_each_launch_gets_the_lists_of_the_tiles_that_it_owns(
         wants = (lead[1] if lead[0] > 1 else 0, int(lead[1] > 1))
         assert (args["mask_batch_lead"], args["mask_head_lead"]) == wants
     assert {"keys", "statistics"} <= seen
-    assert ("rows" in seen) == (deterministic and "04" in backward.kernel)
+    sums = [BACKWARD[name] for name in BY_KEYS]
+    assert ("rows" in seen) == (deterministic and backward in sums)
 
 
 def test_without_a_bias_lse_itself_is_the_statistics(calls: list[Any]) -> None:
@@ -167,15 +177,18 @@ def test_without_a_bias_lse_itself_is_the_statistics(calls: list[Any]) -> None:
         assert last["row_m"] is first["row_m"] and last["row_scale"] is first["row_scale"]
 
 
-def test_a_sum_of_dq_starts_from_zero(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", BY_KEYS)
+def test_a_sum_of_dq_starts_from_zero(
+    name: str, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other memory may hold anything; what atomic additions go to may not."""
     monkeypatch.setattr(
         sys.modules["cupy"], "empty", lambda shape, dtype: on_gpu(np.full(shape, 7, dtype))
     )
-    for dtype in ITEMSIZE:
+    for dtype in VARIANTS[name].dtypes:
         calls.clear()
         problem = replace(PROBLEM, dtype=dtype)
-        backward = BACKWARD["flash_q_outer"]
+        backward = BACKWARD[name]
         dq, *_ = backward.run(*arrays(problem).values(), problem, TILING)
         keys = next(call for call in calls if call[0].endswith("_keys"))
         dq_sum = named(keys, backward.plan(problem, TILING))["dq_sum"]
@@ -273,8 +286,7 @@ def test_another_p_is_refused(change: str, calls: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("bias", [None, "float32"])
-@pytest.mark.parametrize("dtype", list(ITEMSIZE))
-@each_backward
+@each_backward_and_dtype
 def test_the_workspace_is_what_was_promised(
     backward: Backward,
     dtype: str,

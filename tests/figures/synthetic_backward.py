@@ -8,18 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_kernels.device import device as find_device
-from fa_kernels.figures.recorded_backward import TRAINED, BackwardAt
+from fa_kernels.figures.recorded_backward import BackwardAt
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.backward_run import problems
 from fa_kernels.measure.records import RUN_KEYS, SCHEMA_VERSION, Row, append_rows
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.traffic.model import ALL_TENSORS
 from fa_kernels.units import KIB
+from fa_kernels.variants import VARIANTS
 from tests.figures.synthetic import row
 
 RUN_ID = "20260103-h200-backward"
 #: ms per TFLOP of the forward's two products, and how many times as long the backward takes.
-_COST = {"standard_tiled": (60.0, 3.0), "flash_kv_outer": (90.0, 4.0), "flash_q_outer": (45.0, 4.5)}
+_COST = {
+    "standard_tiled": (60.0, 3.0),
+    "flash_kv_outer": (90.0, 4.0),
+    "flash_q_outer": (45.0, 4.5),
+    "flash_mma": (2.0, 3.0),
+}
 #: The longest sequence at which the made-up standard attention still fits.
 FITS_UP_TO = 32768
 
@@ -37,10 +43,11 @@ def write_backward_run(root: Path, run_id: str = RUN_ID) -> Path:
 
 def rows_at(problem: AttentionProblem) -> Iterator[Row]:
     """All rows of one problem, as `measure.backward_run` makes them."""
-    for name, variant in TRAINED.items():
-        at = BackwardAt.of(name, problem, find_device("h200"))
+    for name, variant in VARIANTS.items():
         backward = variant.backward
-        assert backward is not None
+        if backward is None or problem.dtype not in variant.dtypes:
+            continue
+        at = BackwardAt.of(name, problem, find_device("h200"))
         if name == "standard_tiled" and problem.seqlen_q > FITS_UP_TO:
             why = "does not fit (estimated 999 GiB)"
             refused = row(problem, "fa_kernels", name, at.tiling, "latency_ms", None, why)
@@ -59,7 +66,7 @@ def rows_at(problem: AttentionProblem) -> Iterator[Row]:
             ("bwd", "hbm_bytes"): traffic.total_bytes,
             **{("bwd", f"hbm_{t}_bytes"): traffic.of(t) for t in ALL_TENSORS if traffic.of(t)},
         }
-        if name == "flash_q_outer":
+        if backward.has_loose_dq(problem, at.tiling):
             values[("bwd", "deterministic_latency_ms")] = 1.3 * times * ms
         for (pass_, metric), value in values.items():
             unit = "ms" if metric.endswith("ms") else "B"

@@ -37,6 +37,16 @@ def test_every_algorithm_with_a_backward_is_found(runs: RecordedBackward) -> Non
         assert both[0] and both[1] and both[0] < both[1]
 
 
+def test_an_algorithm_on_other_units_is_no_algorithm_of_its_own(
+    root: Path, runs: RecordedBackward
+) -> None:
+    """The run holds its rows; pages that compare algorithms never take them."""
+    recorded = {row.variant for row in load_run(RUN_ID, root).rows}
+    assert recorded == {*TRAINED, "flash_mma"}
+    assert runs.row("flash_mma", "bwd", "latency_ms", POINT) is None
+    assert not list(runs.problems("flash_mma", "latency_ms"))
+
+
 def test_nothing_is_interpolated(runs: RecordedBackward) -> None:
     for problem in (AttentionProblem.of_tokens(4095, 64), AttentionProblem.of_tokens(4096, 32)):
         assert runs.row("flash_q_outer", "bwd", "latency_ms", problem) is None

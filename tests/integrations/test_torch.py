@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import fa_kernels as fa
+from fa_kernels.call import checked_backward_call
 from fa_kernels.dropout import dropout_keep
 
 torch = pytest.importorskip("torch")
@@ -191,9 +193,9 @@ def test_error_is_that_of_a_plain_run_in_the_same_dtype(dtype: Any) -> None:
 
 def operator_arguments(options: dict[str, Any], tensors: list[Any]) -> tuple[Any, ...]:
     """What `attention` hands to the operator for these options."""
-    spy = Spy(operators.attention_forward)
+    spy = Spy(operators.forward)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operators, "attention_forward", spy)
+        patch.setattr(operators, "forward", spy)
         attention(*tensors, **options)
     return tuple(spy.tensors)
 
@@ -207,6 +209,16 @@ def test_operators_pass_torchs_own_check(name: str) -> None:
     torch.library.opcheck(
         operators.attention_backward, (torch.ones_like(out), *plain[:3], out, lse, *plain[3:])
     )
+
+
+@every_option
+def test_at_once_or_by_the_operators_the_bits_are_the_same(name: str) -> None:
+    call = lambda q, k, v: attention(q, k, v, return_lse=True, **OPTIONS[name]())  # noqa: E731
+    at_once = gradients(call, inputs())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "forward", operators.attention_forward)
+        by_operators = gradients(call, inputs())
+    assert all(torch.equal(a, b) for a, b in zip(at_once, by_operators, strict=True))
 
 
 @every_option
@@ -298,6 +310,38 @@ def test_transposed_tensors_are_not_copied(spies: tuple[Spy, Spy]) -> None:
     for seen, view in zip(backward.tensors[:4], (d_out, *views), strict=True):
         assert (seen.data_ptr(), seen.stride()) == (view.data_ptr(), view.stride())
     assert all(x.grad.shape == x.shape for x in bshd)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tiling", "variant"),
+    [
+        (torch.float64, None, "flash_q_outer"),
+        (torch.float32, None, "flash_q_outer"),
+        (torch.float16, None, "flash_mma"),
+        (torch.bfloat16, None, "flash_mma"),
+        (torch.float16, fa.Tiling(2, 3), "flash_q_outer"),
+    ],
+    ids=str,
+)
+def test_gradients_of_auto_are_of_a_variant_that_takes_dtype_and_tiles(
+    dtype: Any, tiling: fa.Tiling | None, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front_door = sys.modules[fa.attention_backward.__module__]
+    taken: list[str] = []
+
+    def checked(*tensors: Any, **options: Any) -> Any:
+        call = checked_backward_call(*tensors, **options)
+        taken.append(call.variant.name)
+        return call
+
+    monkeypatch.setattr(front_door, "checked_backward_call", checked)
+    attention(*inputs(dtype), tiling=tiling).sum().backward()
+    assert taken == [variant]
+
+
+def test_fp32_is_refused_by_name_where_tensor_cores_would_round_it() -> None:
+    with pytest.raises(NotImplementedError, match=r"'flash_mma' does not take float32: cast"):
+        attention(*inputs(torch.float32), variant="flash_mma")
 
 
 def test_gradient_that_torch_only_expands_is_written_out(spies: tuple[Spy, Spy]) -> None:

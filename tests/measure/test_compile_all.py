@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,16 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import CompileReport, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.measure import compile_all as subject
-from fa_kernels.measure.compile_all import SMEM_PER_BLOCK, architectures, compile_all, faults, jobs
+from fa_kernels.measure.compile_all import (
+    SMEM_PER_BLOCK,
+    SPILL_LIMIT,
+    SPILLING_KERNEL,
+    architectures,
+    compile_all,
+    faults,
+    jobs,
+)
+from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import RUNGS, VARIANTS, Variant
@@ -41,6 +51,51 @@ def test_spills_are_a_fault_where_time_is_measured() -> None:
     plan, counting = plan_of(), plan_of(count_traffic=True)
     assert faults(plan, report_of(plan, spill_bytes=8), 90) == ["8 bytes of spills"]
     assert faults(counting, report_of(counting, spill_bytes=8), 90) == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_only_the_backward_on_tensor_cores_may_spill_while_it_is_timed(name: str) -> None:
+    """A little, and not in the plain build for an H200."""
+    variant, tiling = VARIANTS[name], Tiling(32, 32)
+    plain = AttentionProblem(1, 2, 256, 256, 64, variant.dtypes[0])
+    masked = replace(plain, masked=True)
+    plans = [variant.plan(plain, tiling), variant.plan(masked, tiling)]
+    if variant.backward is not None:
+        plans += [variant.backward.plan(plain, tiling), variant.backward.plan(masked, tiling)]
+    for plan in plans:
+        for arch in (80, 90):
+            clean = plan.kernel != SPILLING_KERNEL or (arch == 90 and not plan.macros["MASK"])
+            few, many = (report_of(plan, spill_bytes=n) for n in (SPILL_LIMIT, SPILL_LIMIT + 4))
+            assert faults(plan, few, arch) == (["640 bytes of spills"] if clean else [])
+            (fault,) = faults(plan, many, arch)
+            assert fault == "644 bytes of spills" + ("" if clean else ", more than 640")
+
+
+OPTIONS_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "WINDOW": ({"window": (100, 0)}, {}),
+    "MASK": ({"masked": True}, {}),
+    "BIAS": ({"bias_dtype": "float32"}, {}),
+    "DROPOUT": ({"dropout_p": 0.1, "seed": 0}, {}),
+    "PACKED": ({"packed": Packed((0, 256), (0, 256))}, {}),
+    "BLOCK_SPARSE": ({"block_mask": BlockMask.pattern("local", 256, 256, 64, 64, 0.5)}, {}),
+    "DETERMINISTIC": ({}, {"deterministic": True}),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS_ON)
+def test_every_option_is_a_build_that_may_spill(option: str) -> None:
+    """Counting is one, too, which is never timed; causal is none: it is no macro."""
+    backward, tiling = VARIANTS["flash_mma"].backward, Tiling(64, 128)
+    assert backward is not None
+    fields, choices = OPTIONS_ON[option]
+    problem = AttentionProblem(1, 2, 256, 256, 64, "float16", "bottom_right")
+    plain = backward.plan(problem, tiling)
+    other = backward.plan(replace(problem, **fields), tiling, **choices)
+    assert other.macros[option] and not plain.macros.get(option, 0)
+    assert faults(plain, report_of(plain, spill_bytes=4), 90) == ["4 bytes of spills"]
+    assert faults(other, report_of(other, spill_bytes=SPILL_LIMIT), 90) == []
+    counting = backward.plan(problem, tiling, count_traffic=True)
+    assert faults(counting, report_of(counting, spill_bytes=SPILL_LIMIT + 4), 90) == []
 
 
 def test_a_missing_entry_is_a_fault() -> None:
@@ -98,8 +153,9 @@ def test_every_hook_is_compiled_alone_and_with_the_others(kernel: str) -> None:
         together = [m for m in mine if (m["IO_BITS"], m["IO_BF16"]) == dtype and
                     all(m[h] for h in hooks)]  # fmt: skip
         assert {m["HEAD_DIM"] for m in together} == {64, 128}
-    if kernel == "04_flash_q_outer_backward":
-        assert {m["DETERMINISTIC"] for m in mine} == {0, 1}
+    if kernel in ("04_flash_q_outer_backward", "05_flash_mma_backward"):
+        for hook in hooks:
+            assert {m["DETERMINISTIC"] for m in mine if m[hook]} == {0, 1}
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

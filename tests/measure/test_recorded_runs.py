@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 
@@ -20,7 +21,15 @@ from fa_kernels.measure.records import (
     list_runs,
     load_run,
 )
-from fa_kernels.measure.speed_run import DTYPES, FAST, HEAD_DIMS, MASKS, PEERS, problems
+from fa_kernels.measure.speed_run import (
+    DTYPES,
+    FAST,
+    HEAD_DIMS,
+    MASKS,
+    PASSES,
+    PEERS,
+    problems,
+)
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import TENSORS
@@ -129,18 +138,20 @@ def test_no_point_is_recorded_twice(run: Run) -> None:
 
 @each_speed_run
 def test_ours_and_both_peers_are_timed_at_every_problem_of_the_speed_grid(run: Run) -> None:
-    timed = {
-        series: {row.problem for row in run.select(metric="latency_ms", status="ok")
-                 if row.series == series}
-        for series in (*FAST, *PEERS)
-    }  # fmt: skip
-    for series, found in timed.items():
-        missing = [problem.describe() for problem in problems() if problem not in found]
-        assert not missing, f"{series} was not timed at {missing}"
+    passes = [name for name in PASSES if run.select(metric="latency_ms", pass_=name)]
+    assert passes
+    for pass_, series in itertools.product(passes, (*FAST, *PEERS)):
+        rows = run.select(metric="latency_ms", status="ok", pass_=pass_)
+        found = {row.problem for row in rows if row.series == series}
+        wanted = problems([pass_])
+        missing = [problem.describe() for problem in wanted if problem not in found]
+        assert not missing, f"{series}, {pass_} was not timed at {missing}"
 
 
 @each_speed_run
 def test_a_speed_run_says_what_a_call_costs(run: Run) -> None:
+    if not run.select(metric="latency_ms", pass_="fwd"):
+        return  # of backward passes alone
     calls = {(row.provider, row.detail) for row in run.select(metric="launch_us", status="ok")}
     assert {("fa_kernels", "CuPy arrays"), ("fa_kernels", "torch tensors")} <= calls
     assert "torch_flash" in {provider for provider, _ in calls}
@@ -151,7 +162,10 @@ def test_a_speed_run_says_what_a_call_costs(run: Run) -> None:
 def test_the_fast_kernel_is_as_fast_as_claimed(head_dim: int) -> None:
     """Against FlashAttention-2 from N = 2048 on, with the tiles that a call takes: timed first."""
     times: dict[tuple[str, AttentionProblem], float] = {}
-    for row in load_run(list_runs(kind="speed")[0]).select(metric="latency_ms", head_dim=head_dim):
+    of_forward = {"metric": "latency_ms", "pass_": "fwd"}
+    runs = [load_run(run_id) for run_id in list_runs(kind="speed")]
+    newest = next(run for run in runs if run.select(**of_forward))
+    for row in newest.select(**of_forward, head_dim=head_dim):
         if row.median and row.seqlen_q >= 2048:
             times.setdefault((row.series, row.problem), row.median)
     ratios = [

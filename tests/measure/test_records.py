@@ -298,8 +298,9 @@ def test_run_ids_have_one_form(tmp_path: Path, run_id: str) -> None:
 @pytest.mark.parametrize("kind", ["timings", None, 5, ["grid"]])
 def test_a_run_is_of_a_known_kind(tmp_path: Path, kind: Any) -> None:
     write_run(tmp_path, [ROW], kind=kind)
-    assert f"has kind {kind!r}, not one of ('grid', 'counters', 'backward', 'speed')" in refused(
-        tmp_path
+    assert (
+        f"has kind {kind!r}, not one of ('grid', 'counters', 'backward', 'speed', 'training')"
+        in refused(tmp_path)
     )
 
 

@@ -34,6 +34,7 @@
 #include "block_mask.cuh"
 #include "tile.cuh"
 #include "backward.cuh"
+#include "key_tile.cuh"
 #include "scores_in_hbm.cuh"
 
 constexpr int Q_CHUNKS = BLOCK_M * HEAD_CHUNKS;

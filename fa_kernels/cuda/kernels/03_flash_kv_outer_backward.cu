@@ -36,6 +36,7 @@
 #include "block_mask.cuh"
 #include "tile.cuh"
 #include "backward.cuh"
+#include "key_tile.cuh"
 #include "recompute.cuh"
 
 constexpr bool SUM_VECTOR = HEAD_DIM % 4 == 0;  // rows of dq_sum are HEAD_DIM floats

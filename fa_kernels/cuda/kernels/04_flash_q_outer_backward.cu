@@ -42,6 +42,7 @@
 #include "block_mask.cuh"
 #include "tile.cuh"
 #include "backward.cuh"
+#include "key_tile.cuh"
 #include "recompute.cuh"
 
 // delta[row] = rowsum(d_out out), and nothing of it is needed on chip.
@@ -49,28 +50,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 flash_q_outer_backward_delta(const io_t* d_out, Strides d_out_strides, const io_t* out,
                              Strides out_strides, float* delta, int nheads, int seqlen_q,
                              int seqlen_k PACKED_PARAMS TRAFFIC_PARAM) {
-    const int q_tiles = ceil_div(seqlen_q, BLOCK_M);  // of the longest sequence, if packed
-    const int q0 = blockIdx.x % q_tiles * BLOCK_M, bh = blockIdx.x / q_tiles;
-    const i64 batch = bh / nheads, head = bh % nheads;
-    const Sequence seq = SEQUENCE(bh, batch, head);
-    if (PACKED && q0 >= seq.seqlen_q) return;  // past the end of a shorter sequence
-    const i64 row0 = seq.q_row0 + q0;
-    d_out += seq.batch * d_out_strides.batch + head * d_out_strides.head + row0 * d_out_strides.row;
-    out += seq.batch * out_strides.batch + head * out_strides.head + row0 * out_strides.row;
-    delta += seq.stats_row0 + q0;
-
     Traffic traffic;
-    const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
-    const auto d_out_chunk = [&](int row, int chunk, int n) {
-        const io_t* src = d_out + row * d_out_strides.row + chunk * CHUNK;
-        return load_chunk<ALIGNED>(src, n, TENSOR_D_OUT, traffic);
-    };
-    const auto store = [&](int row, float value) {
-        if (row >= q_rows) return;
-        delta[row] = value;
-        traffic.write(TENSOR_DELTA, 4);
-    };
-    delta_of_rows(d_out_chunk, out, out_strides.row, q_rows, store, traffic);
+    delta_of_tile(d_out, d_out_strides, out, out_strides, delta, nheads, seqlen_q, seqlen_k,
+                  traffic PACKED_ARGS);
     TRAFFIC_FLUSH(traffic);
 }
 
@@ -241,21 +223,8 @@ flash_q_outer_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Str
 // dq = dq_sum, rounded.
 extern "C" __global__ void __launch_bounds__(THREADS)
 flash_q_outer_backward_convert(const float* dq_sum, io_t* dq, i64 dq_elements TRAFFIC_PARAM) {
-    const i64 first = (i64(blockIdx.x) * THREADS + threadIdx.x) * CHUNK;
-    const int n = static_cast<int>(max(i64(0), min(i64(CHUNK), dq_elements - first)));
     Traffic traffic;
-    float values[CHUNK] = {};
-#pragma unroll
-    for (int e = 0; e < CHUNK; e += 4) {
-        if (n <= e) break;
-        const float4 four = load_four<true>(dq_sum + first + e, min(4, n - e));
-        values[e] = four.x;
-        values[e + 1] = four.y;
-        values[e + 2] = four.z;
-        values[e + 3] = four.w;
-    }
-    traffic.read(TENSOR_DQ, 4 * n);
-    store_chunk<true>(dq + first, values, n, TENSOR_DQ, traffic);
+    round_chunk(dq_sum, dq, dq_elements, traffic);
     TRAFFIC_FLUSH(traffic);
 }
 #endif

@@ -61,7 +61,7 @@ struct MmaSmem {
 // The accumulators of a warp's rows: [m][n][c], see mma.cuh. Row `half` of fragment m is 16 m +
 // 8 half + lane / 4; c = 2 half and 2 half + 1 are its two columns.
 template <int FRAGS>
-using Rows = float[M_FRAGS][FRAGS][4];
+using Rows = Fragments<M_FRAGS, FRAGS>;
 using RowValues = float[M_FRAGS][2];
 
 // Where this lane stands: in its warp, and its warp's rows, keys of S and columns of O in a tile.
@@ -102,19 +102,8 @@ struct Place {
     }
 };
 
-template <int FRAGS>
-__device__ __forceinline__ void clear(Rows<FRAGS>& rows) {
-#pragma unroll
-    for (int m = 0; m < M_FRAGS; ++m)
-#pragma unroll
-        for (int n = 0; n < FRAGS; ++n)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) rows[m][n][c] = 0.f;
-}
-
 // The warp's rows of Q as A fragments, 16 columns at a time: from registers, or read again for
-// every tile of K. Lane l points ldmatrix at row l % 8 of matrix l / 8, and the matrices are the
-// upper and the lower rows of the left columns, then of the right ones.
+// every tile of K.
 struct QRows {
     TileReader<> reader;
 #if Q_IN_REGS
@@ -122,17 +111,12 @@ struct QRows {
 #endif
 
     __device__ __forceinline__ QRows(unsigned tile, const Place& at)
-        : reader(tile, at.row0 + at.lane % 16, at.lane / 16) {}
-    __device__ __forceinline__ void read(unsigned (&a)[M_FRAGS][4], int k) const {
-#pragma unroll
-        for (int m = 0; m < M_FRAGS; ++m)
-            ldmatrix(a[m], reader.at(16 * m, 2 * k));
-    }
+        : reader(reader_of_a(tile, at.row0, 0, at.lane)) {}
     // Call when Q is in shared memory.
     __device__ __forceinline__ void keep() {
 #if Q_IN_REGS
 #pragma unroll
-        for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) read(regs[k], k);
+        for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) read_a(regs[k], reader, k);
 #endif
     }
     __device__ __forceinline__ void fragments(unsigned (&a)[M_FRAGS][4], int k) const {
@@ -142,7 +126,7 @@ struct QRows {
 #pragma unroll
             for (int i = 0; i < 4; ++i) a[m][i] = regs[k][m][i];
 #else
-        read(a, k);
+        read_a(a, reader, k);
 #endif
     }
 };
@@ -153,21 +137,12 @@ template <typename Between>
 __device__ __forceinline__ void scores(Rows<N_FRAGS>& s, const QRows& q, unsigned k_tile,
                                        const Place& at, Between between) {
     clear(s);
-    const TileReader<> keys(k_tile, at.key0() + at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
+    const TileReader<> keys = reader_of_columns(k_tile, at.key0(), at.lane);
 #pragma unroll
     for (int k = 0; k < HEAD_DIM_PAD / 16; ++k) {
         unsigned a[M_FRAGS][4];
         q.fragments(a, k);
-#pragma unroll
-        for (int n = 0; n < N_FRAGS; n += 2) {
-            unsigned b[4];
-            ldmatrix(b, keys.at(8 * n, 2 * k));
-#pragma unroll
-            for (int m = 0; m < M_FRAGS; ++m) {
-                mma(s[m][n], a[m], b[0], b[1]);
-                mma(s[m][n + 1], a[m], b[2], b[3]);
-            }
-        }
+        add_columns(s, a, keys, k);
         between(k);
     }
 }
@@ -347,7 +322,7 @@ struct PRows {
     TileReader<P_CHUNKS> reader;
 
     __device__ __forceinline__ PRows(const Rows<N_FRAGS>& p, unsigned tile, const Place& at)
-        : p(p), reader(tile, at.row0 + at.lane % 16, at.lane / 16) {
+        : p(p), reader(reader_of_a<P_CHUNKS>(tile, at.row0, 0, at.lane)) {
 #pragma unroll
         for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
@@ -363,37 +338,23 @@ struct PRows {
     __device__ __forceinline__ PRows(const Rows<N_FRAGS>& p, unsigned, const Place&) : p(p) {}
 #endif
     __device__ __forceinline__ void fragments(unsigned (&a)[M_FRAGS][4], int k) const {
-#pragma unroll
-        for (int m = 0; m < M_FRAGS; ++m) {
 #if PAIRS
-            ldmatrix(a[m], reader.at(16 * m, 2 * k));
+        read_a(a, reader, k);
 #else
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                a[m][i] = pack(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        pack_a(a, p, k);
 #endif
-        }
     }
 };
 
 // O += P V. V is stored by keys, the products want it by columns: ldmatrix transposes.
 __device__ __forceinline__ void add_product(Rows<D_FRAGS>& o, const PRows& p, unsigned v_tile,
                                             const Place& at) {
-    const TileReader<> values(v_tile, at.lane % 16, at.fragment0() + at.lane / 16);
+    const TileReader<> values = reader_of_rows(v_tile, 0, at.fragment0(), at.lane);
 #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) {
         unsigned a[M_FRAGS][4];
         p.fragments(a, k);
-#pragma unroll
-        for (int n = 0; n < D_FRAGS; n += 2) {
-            unsigned b[4];
-            ldmatrix_transposed(b, values.at(16 * k, n));
-#pragma unroll
-            for (int m = 0; m < M_FRAGS; ++m) {
-                mma(o[m][n], a[m], b[0], b[1]);
-                mma(o[m][n + 1], a[m], b[2], b[3]);
-            }
-        }
+        add_rows<2>(o, a, values, k);
     }
 }
 
@@ -416,19 +377,7 @@ __device__ __forceinline__ void store_rows(const Rows<D_FRAGS>& o, unsigned tile
     for (int i = at.lane; i < WARP_ROWS * D_FRAGS; i += WARP) {
         const int row = at.row0 + i / D_FRAGS, chunk = at.fragment0() + i % D_FRAGS;
         const int n = row < rows ? max(0, min(8, HEAD_DIM - 8 * chunk)) : 0;
-        if (n == 0) continue;
-        uint4 bits;
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                     : "r"(chunk_address(tile, row, chunk)));
-        io_t* to = out + row * row_stride + 8 * chunk;
-        traffic.write(TENSOR_OUT, 2 * n);
-        if (ALIGNED && n == 8) {
-            *reinterpret_cast<uint4*>(to) = bits;
-            continue;
-        }
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-            if (e < n) to[e] = static_cast<io_t>(word(bits, e / 2) >> 16 * (e % 2));
+        store_chunk_of_tile(out + row * row_stride + 8 * chunk, chunk_address(tile, row, chunk), n,
+                            TENSOR_OUT, traffic);
     }
 }

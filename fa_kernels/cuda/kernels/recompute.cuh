@@ -10,6 +10,7 @@
 #include "block_mask.cuh"
 #include "tile.cuh"
 #include "backward.cuh"
+#include "key_tile.cuh"
 
 constexpr int Q_CHUNKS = BLOCK_M * HEAD_CHUNKS;
 constexpr int KV_CHUNKS = BLOCK_N * HEAD_CHUNKS;
@@ -60,29 +61,6 @@ __device__ __forceinline__ void load_delta(const BackwardSmem& smem, const float
     }
 }
 
-// delta = rowsum(d_out out) of one Q tile: d_out_chunk(row, chunk, n) gives n elements of d_out,
-// store(row, delta) takes the result, from one of the eight threads of the row.
-template <typename DOut, typename Store>
-__device__ __forceinline__ void delta_of_rows(DOut d_out_chunk, const io_t* out, i64 out_stride,
-                                              int rows, Store store, Traffic& traffic) {
-    constexpr int STEP = THREADS / ROW_LANES;
-    const int lane = threadIdx.x % ROW_LANES;
-    // Whole warps stay in the loop (round_up), since the shuffles below need all lanes.
-    for (int row = threadIdx.x / ROW_LANES; row < round_up(BLOCK_M, STEP); row += STEP) {
-        float delta = 0.f;
-        for (int c = lane; c < HEAD_CHUNKS; c += ROW_LANES) {
-            const int n = row < rows ? min(CHUNK, HEAD_DIM - c * CHUNK) : 0;
-            const io_t* src = out + row * out_stride + c * CHUNK;
-            const Chunk o_rmem = load_chunk<ALIGNED>(src, n, TENSOR_OUT, traffic);
-            const Chunk d_out_rmem = d_out_chunk(min(row, BLOCK_M - 1), c, n);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e) delta += element(o_rmem, e) * element(d_out_rmem, e);
-        }
-        delta = reduce_lanes(delta, ROW_LANES, [](float a, float b) { return a + b; });
-        if (lane == 0 && row < BLOCK_M) store(row, delta);
-    }
-}
-
 // exp(s - m): s in the units of score.cuh, m in natural units as lse. The product is not rounded
 // before the difference, which large scores would feel.
 __device__ __forceinline__ float probability(float s, float m) {
@@ -121,37 +99,6 @@ __device__ __forceinline__ void p_and_ds_tile(const BackwardSmem& smem, float sc
 }
 
 #if BIAS
-// Beyond this |lse| fp32 holds lse only to 6e-5 or worse, and where all the biases of a row are
-// finfo.min nothing of log(l). fa_kernels/reference/recompute.py has the same number.
-constexpr float LARGE_LSE = 1024.f;
-
-// Whether a row of this Q tile has so large an lse; every thread gets the answer, and each keeps
-// the lse of the rows that it will look at again in lse_smem [BLOCK_M].
-__device__ __forceinline__ bool any_large(float* lse_smem, const float* lse, int rows,
-                                          Traffic& traffic) {
-    bool large = false;
-    for (int row = threadIdx.x; row < rows; row += THREADS) {
-        lse_smem[row] = lse[row];
-        traffic.read(TENSOR_LSE, 4);
-        large |= fabsf(lse_smem[row]) > LARGE_LSE && fabsf(lse_smem[row]) < INF;
-    }
-    return __syncthreads_or(large);
-}
-
-// row_m and row_scale of one Q tile: lse and 1, or the softmax's own m and 1 / l, which are in
-// smem.m and smem.row_scale after `any_large` and the loop that it asked for.
-__device__ __forceinline__ void store_statistics(const BackwardSmem& smem, const float* lse_smem,
-                                                 float* row_m, float* row_scale, int rows,
-                                                 Traffic& traffic) {
-    for (int row = threadIdx.x; row < rows; row += THREADS) {
-        const float lse = lse_smem[row];
-        const bool large = fabsf(lse) > LARGE_LSE && fabsf(lse) < INF;
-        row_m[row] = large ? smem.m[row] : lse;
-        row_scale[row] = large ? 1.f / smem.row_scale[row] : 1.f;
-        traffic.write(TENSOR_LSE, 8);
-    }
-}
-
 // The softmax's m and l of one Q tile, which is in smem.q, to smem.m and smem.row_scale. `walk`
 // goes over its K/V tiles, mask_of(k0, keys) gives the mask of one.
 template <typename MaskOf>
@@ -209,6 +156,7 @@ row_statistics(const BackwardSmem& smem, const io_t* q, Strides q_strides, const
         const auto mask_of = [&](int k0, int keys) { return TILE_MASK(q0, q_rows, k0, keys); };
         softmax_of_rows(smem, walk, k, k_strides.row, key_end, scale, mask_of, traffic);
     }
-    store_statistics(smem, smem.ds, row_m + row0, row_scale + row0, q_rows, traffic);
+    store_statistics(smem.m, smem.row_scale, smem.ds, row_m + row0, row_scale + row0, q_rows,
+                     traffic);
 }
 #endif

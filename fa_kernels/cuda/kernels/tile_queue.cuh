@@ -64,3 +64,18 @@ struct TileQueue {
     __device__ __forceinline__ int visit() const { return 0; }
 #endif
 };
+
+#if !BLOCK_SPARSE
+// The same tiles, begun `shift` after the first and gone round: blocks that add to the same tiles
+// begin at different ones and rarely meet there.
+struct RoundQueue : TileQueue {
+    int first, shift;
+
+    __device__ __forceinline__ RoundQueue(int first, int end, int shift)
+        : TileQueue(first, end), first(first), shift(shift) {}
+    __device__ __forceinline__ int tile(int after) const {
+        const int next = at + after + shift;
+        return next < end ? next : next - end + first;
+    }
+};
+#endif

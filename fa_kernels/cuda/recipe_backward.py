@@ -1,0 +1,167 @@
+"""A backward pass that was checked and planned before, ready to launch again.
+
+As recipe.py for the forward pass: several launches, one layout of their arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fa_kernels.cuda.compile import load_entry
+from fa_kernels.cuda.launch import DEFAULT_SMEM_BYTES
+from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
+from fa_kernels.cuda.recipe import PLAIN, Unmade, seeds_among
+
+
+class Record:
+    """What a call would make and launch, noted instead of done."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        """`inputs`: the arrays that each call brings, in its order."""
+        self.inputs = list(inputs)
+        self.made: list[Unmade] = []
+        self.steps: list[tuple[LaunchPlan, LaunchStep, Sequence[Any]] | Unmade] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Unmade:
+        """The stand-in of a new array."""
+        self.made.append(Unmade(shape, dtype))
+        return self.made[-1]
+
+    def clear(self, array: Unmade) -> None:
+        """Zeros, when the time comes."""
+        self.steps.append(array)
+
+    def launch(self, plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
+        """A launch, when the time comes."""
+        self.steps.append((plan, step, args))
+
+    def slot(self, array: Any) -> int | None:
+        """The number of an array among those that a call brings and makes; None: a value."""
+        known = [*self.inputs, *self.made]
+        return next((i for i, other in enumerate(known) if other is array), None)
+
+
+class BackwardRecipe:
+    """The launches of one backward pass with everything but its arrays.
+
+    Called with d_out, q, k, v, out, lse, CuPy arrays or torch tensors, it gives dq, dk, dv of their
+    kind, on the current stream of their library. Right for arrays of the same `key` alone. `seed`
+    is that of a call with dropout.
+    """
+
+    def __init__(self, record: Record) -> None:
+        import cupy
+        from cupy_backends.cuda.api import driver, runtime
+
+        self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
+        self._clear, self._inputs = runtime.memsetAsync, len(record.inputs)
+        self._made = [(array.shape, array.dtype) for array in record.made]
+        self._pointers = (ctypes.c_uint64 * (len(record.inputs) + len(record.made)))()
+        first = ctypes.addressof(self._pointers)
+        self._alive: list[Any] = []  # what the driver is given addresses of
+        self._steps: list[tuple[Any, ...]] = []
+        for recorded in record.steps:
+            if isinstance(recorded, Unmade):
+                nbytes = int(np.prod(recorded.shape)) * recorded.itemsize
+                self._steps.append((record.slot(recorded), nbytes))
+                continue
+            plan, step, args = recorded
+            kernel = load_entry(plan.kernel, plan.macros, step.entry)
+            if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
+                kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+            addresses = []
+            for arg in args:
+                slot = record.slot(arg)
+                if slot is None:
+                    self._alive.append(np.ascontiguousarray(arg))
+                    addresses.append(self._alive[-1].ctypes.data)
+                else:
+                    addresses.append(first + 8 * slot)
+            params = (ctypes.c_uint64 * len(addresses))(*addresses)
+            self._alive += [params, kernel.kernel]  # the latter keeps its module loaded
+            shape = (kernel.kernel.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
+            self._steps.append((shape, ctypes.addressof(params)))
+        arrays = [value for value in self._alive if isinstance(value, np.ndarray)]
+        self._seeds = seeds_among(arrays)
+        # The driver copies the values while it launches, without the interpreter's lock.
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Any, seed: int | None = None) -> tuple[Any, Any, Any]:
+        """dq, dk, dv, contiguous.
+
+        Raises:
+            MemoryError: neither library's pool has room for them and the workspace.
+        """
+        cupy, q = self._cupy, inputs[1]
+        if type(q) is cupy.ndarray:
+            made = [cupy.ndarray(shape, dtype) for shape, dtype in self._made]
+            stream = cupy.cuda.get_current_stream().ptr
+            at = [x.data.ptr for x in (*inputs, *made)]
+        else:
+            torch = sys.modules["torch"]
+            try:
+                made = [
+                    torch.empty(
+                        shape, dtype=torch.float32 if dtype.itemsize == 4 else q.dtype,
+                        device=q.device,
+                    )
+                    for shape, dtype in self._made
+                ]  # fmt: skip
+            except torch.OutOfMemoryError as error:
+                raise MemoryError(str(error)) from error
+            stream = torch.cuda.current_stream(q.device).cuda_stream
+            at = [x.data_ptr() for x in (*inputs, *made)]
+        if not self._context():  # the first CUDA call of a thread; the driver makes no context
+            cupy.cuda.runtime.free(0)
+        with self._lock:
+            self._pointers[:] = at
+            for place in self._seeds:
+                place[0] = seed
+            for what, then in self._steps:
+                if type(what) is int:
+                    self._clear(at[what], 0, then, stream)
+                else:
+                    self._launch(*what, stream, then, 0)
+        return made[0], made[1], made[2]
+
+
+def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
+    """What decides how a backward pass is launched, as `recipe.key`, of d_out, q, k, v, out, lse.
+
+    Tensors of one library that all lie on the current GPU.
+    """
+    if any(type(option) not in PLAIN for option in options):
+        return None
+    cupy, torch, kind = sys.modules.get("cupy"), sys.modules.get("torch"), type(tensors[0])
+    if cupy is None or any(type(x) is not kind for x in tensors):
+        return None
+    if kind is cupy.ndarray:
+        device = cupy.cuda.runtime.getDevice()
+        if any(x.data.device_id != device for x in tensors):
+            return None
+        at = [x.data.ptr for x in tensors]
+        strides = [x.strides for x in tensors]
+    elif torch is not None and kind is torch.Tensor:
+        plain = all(
+            x.is_cuda and not x.requires_grad and not x.is_neg() and x.layout is torch.strided
+            for x in tensors
+        )
+        device = torch.cuda.current_device() if plain else None
+        if not plain or any(x.device.index != device for x in tensors):
+            return None
+        at = [x.data_ptr() for x in tensors]
+        strides = [x.stride() for x in tensors]
+    else:
+        return None
+    aligned = [address % 16 == 0 for address in at]
+    sizes = [x.shape for x in tensors]
+    return (
+        "backward", *sizes, *strides, *(x.dtype for x in tensors), *aligned, device,
+        *options, *map(type, options),
+    )  # fmt: skip

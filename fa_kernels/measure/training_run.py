@@ -1,0 +1,215 @@
+"""Training steps of GPT-2 small on record: its attention by our kernels and by torch's."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.measure import memory, records, timing
+from fa_kernels.measure.point import Contender, row_of
+from fa_kernels.measure.special_run import open_run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.units import GIB
+
+#: GPT-2 small (124 million parameters): heads and head_dim of its attention, its layers.
+NHEADS, HEAD_DIM, LAYERS = 12, 64, 12
+#: Tokens of a step, as whole sequences of N.
+TOKENS = 32768
+SEQLENS = (1024, 4096)
+#: Dropout of the attention: GPT-2's own, and none as newer models are trained.
+DROPOUTS = (0.0, 0.1)
+STEPS, WARM_UP = 10, 3
+METHOD = (
+    "GPT2LMHeadModel of transformers with random weights, bf16 autocast, AdamW (fused), random "
+    "tokens; a step is forward, backward, optimiser and zero_grad; wall clock between two "
+    "synchronisations, the models taking turns step by step in one process; median with 20th and "
+    "80th percentile; memory: the most bytes asked of torch's allocator during a step"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Whose attention a model is trained with: its name in transformers, and rows it gives."""
+
+    provider: str
+    variant: str
+    implementation: str
+    sdpa_backend: str | None = None
+
+
+OURS = Way(records.OURS, "flash_mma", "fa_kernels")
+WAYS = (
+    OURS,
+    Way("torch_flash", "sdpa", "sdpa", "FLASH_ATTENTION"),
+    Way("torch_cudnn", "sdpa", "sdpa", "CUDNN_ATTENTION"),
+)
+
+
+def problems() -> list[AttentionProblem]:
+    """One attention call of each model that is trained."""
+    return [
+        AttentionProblem(
+            TOKENS // n, NHEADS, n, n, HEAD_DIM, "bfloat16", "bottom_right",
+            dropout_p=p, seed=0 if p else None,
+        )
+        for n in SEQLENS
+        for p in DROPOUTS
+    ]  # fmt: skip
+
+
+def _model(way: Way, problem: AttentionProblem) -> Any:
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config(
+        n_positions=problem.seqlen_q, attn_pdrop=problem.dropout_p,
+        attn_implementation=way.implementation,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        return transformers.GPT2LMHeadModel(config).train()
+
+
+def _trainer(way: Way, problem: AttentionProblem, tokens: Any) -> Callable[[], float]:
+    """One training step, which gives the loss."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = _model(way, problem)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    chosen = way.sdpa_backend and getattr(SDPBackend, way.sdpa_backend)
+
+    def step() -> float:
+        with (
+            sdpa_kernel([chosen]) if chosen else contextlib.nullcontext(),
+            torch.autocast("cuda", dtype=torch.bfloat16),
+        ):
+            loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return float(loss.detach())
+
+    return step
+
+
+def measure_training(
+    problem: AttentionProblem, ways: Sequence[Way] = WAYS, steps: int = STEPS
+) -> Iterator[records.Row]:
+    """Rows of every way at one problem: time of a step in ms, and its most memory.
+
+    The first losses must agree within a hundredth, as the same weights see the same tokens: else
+    a way is recorded as failed and not timed. With dropout they see other masks, and the losses of
+    untrained weights still agree so far.
+    """
+    import torch
+
+    torch.manual_seed(1)
+    shape = (problem.batch, problem.seqlen_q)
+    tokens = torch.randint(0, 50257, shape, device="cuda")
+    timed: list[tuple[Way, Callable[[], float], int, list[float]]] = []
+    first_loss = None
+    for way in ways:
+        contender = _contender(way)
+        try:
+            step = _trainer(way, problem, tokens)
+            loss = step()
+        except Exception as refusal:  # a peer may refuse in many ways; the run must go on
+            yield _failed(problem, contender, f"{type(refusal).__name__}: {refusal}")
+            continue
+        first_loss = loss if first_loss is None else first_loss
+        if abs(loss - first_loss) > 0.01 * first_loss:
+            yield _failed(problem, contender, f"wrong: loss {loss}, the first way {first_loss}")
+            continue
+        for _ in range(WARM_UP):
+            step()
+        _, peak = memory.peak_extra_bytes(step)
+        timed.append((way, step, peak, []))
+    for _ in range(steps):
+        for _, step, _, samples in timed:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter() - start) * 1e3)
+    for way, _, peak, samples in timed:
+        contender, latency = _contender(way), timing.summarise(samples)
+        detail = f"a step of {LAYERS} layers, {problem.batch} sequences, dropout in all of them"
+        detail = detail if problem.dropout_p else detail.split(", dropout")[0]
+        row = row_of(problem, contender, "latency_ms", value=latency.median, detail=detail)
+        yield replace(
+            row, pass_="step", dropout_p=problem.dropout_p,
+            p20=latency.p20, p80=latency.p80, n=latency.n,
+        )  # fmt: skip
+        row = row_of(problem, contender, "extra_mem_bytes", value=peak, detail=detail)
+        yield replace(row, pass_="step", dropout_p=problem.dropout_p)
+    del timed
+    gc.collect()
+    memory.free_pools()
+
+
+def _contender(way: Way) -> Contender:
+    def never(*_: Any) -> Any:
+        raise NotImplementedError("a model is trained, not a call of attention")
+
+    return Contender(way.provider, way.variant, None, 0, never, lambda problem: None)
+
+
+def _failed(problem: AttentionProblem, contender: Contender, why: str) -> records.Row:
+    detail = " ".join(why.split())
+    row = row_of(problem, contender, "latency_ms", status="failed", detail=detail)
+    return replace(row, pass_="step", dropout_p=problem.dropout_p)
+
+
+def record_training(
+    root: Path,
+    label: str,
+    command: str,
+    resume: str | None = None,
+    commit: str | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[Path, bool]:
+    """Measure every problem into a run of kind "training"; its folder, and whether it is whole.
+
+    Arguments and errors as `backward_run.record_backward`.
+
+    Raises:
+        ModuleNotFoundError: torch or transformers is not installed.
+    """
+    import transformers  # noqa: F401  before there is a folder
+
+    from fa_kernels.integrations.transformers import register
+
+    register(variant=OURS.variant)
+    start = time.monotonic()
+    folder, rows = open_run("training", label, command, root, resume, commit, method=METHOD)
+    done = {(row.seqlen_q, row.dropout_p) for row in rows}
+    work = [p for p in problems() if (p.seqlen_q, p.dropout_p) not in done]
+    say(f"{len(rows)} rows recorded, {len(work)} problems to do")
+    for number, problem in enumerate(work):
+        elapsed = time.monotonic() - start
+        if seconds is not None and elapsed > seconds:
+            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
+            return folder, False
+        found = list(measure_training(problem))
+        records.append_rows(folder, found)
+        say(f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: {_summary(found)}")
+    return folder, True
+
+
+def _summary(rows: Sequence[records.Row]) -> str:
+    parts = []
+    for row in rows:
+        if row.status != "ok":
+            parts.append(f"{row.series} {row.status}: {row.detail}")
+        elif row.metric == "latency_ms" and row.median is not None:
+            parts.append(f"{row.series} {row.median:.1f} ms")
+        elif row.median is not None:
+            parts.append(f"{row.series} {row.median / GIB:.2f} GiB")
+    return ", ".join(parts)
