@@ -17,15 +17,18 @@ SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
 _CUPY, _TORCH = "CuPy arrays", "torch tensors"
 
 
-def how_fast(speed: RecordedSpeed) -> str:
-    """Markdown; every number from the one run. Empty where it does not hold both peers.
+def how_fast(speed: RecordedSpeed, backward: RecordedSpeed | None = None) -> str:
+    """Markdown; every number from the run of its pass. Empty where that does not hold both peers.
 
     Ratios are times of the peer over ours: above 1 ours is faster.
     """
     fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
     if speed.run is None or not fa2 or not cudnn:
         return ""
-    paragraphs = (_against(speed, fa2, cudnn), _status(), _calls(speed.run))
+    kernel = VARIANTS[SHOWN].kernel
+    forward = f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process"
+    paragraphs = [_against(speed, fa2, cudnn, forward), _backward(backward)]
+    paragraphs += [_status(), _calls(speed.run)]
     return "\n\n".join(
         textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
         for paragraph in filter(None, paragraphs)
@@ -36,8 +39,9 @@ def _against(
     speed: RecordedSpeed,
     fa2: Mapping[AttentionProblem, float],
     cudnn: Mapping[AttentionProblem, float],
+    beginning: str,
 ) -> str:
-    run, kernel = speed.run, VARIANTS[SHOWN].kernel
+    run = speed.run
     assert run is not None
     dims = sorted({problem.head_dim for problem in fa2})
     parts = []
@@ -53,14 +57,40 @@ def _against(
     worst = min(everywhere, key=lambda problem: everywhere[problem])
     longest = max(problem.seqlen_q for problem in fa2)
     return (
-        f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process "
-        f"({run.device}, recorded run `{run.run_id}`; fp16 and bf16, with and without a causal "
-        f"mask, N = {LONG_FROM} to {longest}): it has {_listed(parts)}, each a geometric mean with "
-        f"the least and the greatest ratio. {_slower(fa2, 'FlashAttention-2')} Shorter sequences "
+        f"{beginning} ({run.device}, recorded run `{run.run_id}`; fp16 and bf16, with and without "
+        f"a causal mask, N = {LONG_FROM} to {longest}): it has {_listed(parts)}, each a geometric "
+        f"mean with the least and the greatest ratio. {_slower(fa2, 'FlashAttention-2')} Shorter "
+        "sequences "
         f"included, the least ratio is {everywhere[worst]:.2f}, at d = {worst.head_dim}, "
         f"N = {worst.seqlen_q}. {_slower(cudnn, 'cuDNN')} It has {_listed(means)} times cuDNN's "
         f"speed at d = {_listed(map(str, dims))}."
     )
+
+
+def _backward(speed: RecordedSpeed | None) -> str:
+    """The same of the gradients, and of the first paper's figure 2 (left); "" without a run."""
+    backward = VARIANTS[SHOWN].backward
+    if speed is None or speed.run is None or backward is None:
+        return ""
+    fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
+    if not fa2 or not cudnn:
+        return ""
+    beginning = f"**Gradients.** `{backward.kernel}` likewise"
+    both = {
+        row.series: row
+        for row in speed.run.select(metric="latency_ms", status="ok", pass_="both")
+        if row.median
+    }
+    said = ""
+    if {SHOWN, FA2, CUDNN} <= both.keys():
+        ours, flash, cudnns = (f"{both[name].median:.2f}" for name in (SHOWN, FA2, CUDNN))
+        at = both[SHOWN]
+        said = (
+            f" Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
+            f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take "
+            f"{ours} ms, FlashAttention-2's {flash} ms, cuDNN's {cudnns} ms."
+        )
+    return _against(speed, fa2, cudnn, beginning) + said
 
 
 def _status() -> str:

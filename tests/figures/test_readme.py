@@ -33,7 +33,14 @@ def run() -> Run:
 
 @pytest.fixture(scope="module")
 def speed() -> Run:
-    return load_run(list_runs(kind="speed")[0])
+    runs = [load_run(run_id) for run_id in list_runs(kind="speed")]
+    return next(run for run in runs if run.select(metric="latency_ms", pass_="fwd"))
+
+
+@pytest.fixture(scope="module")
+def backward() -> Run:
+    runs = [load_run(run_id) for run_id in list_runs(kind="speed")]
+    return next(run for run in runs if run.select(metric="latency_ms", pass_="bwd"))
 
 
 @pytest.mark.parametrize("name", ["kernel table", "how fast"])
@@ -98,6 +105,8 @@ def latencies(run: Run, **wanted: object) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for row in run.select(metric="latency_ms", status="ok", **wanted):
         assert row.median
+        if row.batch * row.seqlen_q != 16384:
+            continue  # beside the grid
         found.setdefault((row.head_dim, row.dtype, row.causal, row.seqlen_q), row.median)
     return found
 
@@ -123,10 +132,12 @@ def host_us(run: Run, **wanted: str) -> str:
     return f"{row.median:.1f}"
 
 
-def expected_numbers(run: Run) -> Iterator[str]:
-    """Every number of the two paragraphs, in order, from the rows of the run alone."""
-    ours = latencies(run, provider="fa_kernels", variant="flash_mma")
-    fa2, cudnn = (latencies(run, provider=name) for name in ("torch_flash", "torch_cudnn"))
+def expected_ratios(run: Run, pass_: str) -> Iterator[str]:
+    """Every number of one paragraph, in order, from the rows of the run alone."""
+    ours = latencies(run, provider="fa_kernels", variant="flash_mma", pass_=pass_)
+    fa2, cudnn = (
+        latencies(run, provider=name, pass_=pass_) for name in ("torch_flash", "torch_cudnn")
+    )
     dims = sorted({problem[0] for problem in ours})
     assert dims == [64, 128, 256] and ours.keys() == fa2.keys() == cudnn.keys()
     everywhere = {problem: fa2[problem] / ms for problem, ms in ours.items()}
@@ -142,6 +153,17 @@ def expected_numbers(run: Run) -> Iterator[str]:
     yield from how_many_slower(theirs)
     yield from (f"{mean(of_dim(theirs, d)):.2f}" for d in (64, 128, 256))
     yield from ("64", "128", "256")
+
+
+def expected_step(run: Run) -> Iterator[str]:
+    """Of figure 2 (left), forward and backward together."""
+    yield from ("2", "64", "16", "1024", "64")
+    for provider in ("fa_kernels", "torch_flash", "torch_cudnn"):
+        (row,) = run.select(metric="latency_ms", pass_="both", provider=provider)
+        yield f"{row.median:.2f}"
+
+
+def expected_calls(run: Run) -> Iterator[str]:
     yield from (host_us(run, provider="fa_kernels", detail="CuPy arrays"),
                 host_us(run, provider="fa_kernels", detail="torch tensors"),
                 host_us(run, provider="torch_flash"))  # fmt: skip
@@ -156,15 +178,20 @@ def numbers_in(text: str) -> list[str]:
     return re.findall(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])", prose)
 
 
-def test_every_number_of_how_fast_is_the_newest_runs(speed: Run) -> None:
+def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) -> None:
     """The README against the rows, by other code than what wrote it."""
     text = README.read_text(encoding="utf-8")
     begin, end = text.index("<!-- how fast: begin -->"), text.index("<!-- how fast: end -->")
     said = text[begin:end].partition("\n")[2]
     # What data/verified says is no number of the run.
     said = "\n\n".join(part for part in said.split("\n\n") if "`make verify`" not in part)
-    assert numbers_in(said) == list(expected_numbers(speed))
-    assert f"`{speed.run_id}`" in said and speed.device in said
+    assert numbers_in(said) == [
+        *expected_ratios(speed, "fwd"),
+        *expected_ratios(backward, "bwd"),
+        *expected_step(backward),
+        *expected_calls(speed),
+    ]
+    assert f"`{speed.run_id}`" in said and f"`{backward.run_id}`" in said and speed.device in said
 
 
 def with_times(run: Run, factor: float) -> Run:
@@ -190,6 +217,14 @@ def test_words_follow_the_numbers(speed: Run) -> None:
     assert "slower than FlashAttention-2 at every point" in slow
     a_bit = said(with_times(speed, 1.12))
     assert "points, at d = 64, 128 and 256" in a_bit
+
+
+def test_gradients_are_told_of_beside_their_peers(speed: Run, backward: Run) -> None:
+    said = how_fast(RecordedSpeed(speed), RecordedSpeed(backward, "bwd")).replace("\n", " ")
+    assert "`05_flash_mma_backward` likewise" in said and backward.run_id in said
+    assert "figure 2 (left; B = 64, H = 16, N = 1024, d = 64" in said
+    alone = how_fast(RecordedSpeed(speed), RecordedSpeed(speed, "bwd"))
+    assert alone == how_fast(RecordedSpeed(speed)) and "Gradients" not in alone
 
 
 def test_without_a_run_nothing_is_said(speed: Run) -> None:
