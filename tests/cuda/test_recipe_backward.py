@@ -18,6 +18,8 @@ from tests.cuda.test_run_backward import arrays
 
 PROBLEM = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
 TILING = Tiling(16, 16)
+RUN: Any = run_backward.run_flash_mma_backward
+PREPARE: Any = run_backward.prepare_flash_mma_backward
 
 
 @pytest.fixture
@@ -49,9 +51,9 @@ def tensors(problem: AttentionProblem = PROBLEM) -> list[Any]:
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_recipe_launches_what_the_call_launches(deterministic: bool, calls: list[Any]) -> None:
     first = tensors()
-    run_backward.run_flash_mma_backward(*first, PROBLEM, TILING, deterministic=deterministic)
+    RUN(*first, PROBLEM, TILING, deterministic=deterministic)
     through_cupy, calls[:] = list(calls), []
-    made = run_backward.prepare_flash_mma_backward(*first, PROBLEM, TILING, deterministic)
+    made = PREPARE(*first, PROBLEM, TILING, deterministic)
     assert made is not None and not calls
     other = [x.copy().view(Array) for x in first]
     dq, dk, dv = made(*other)
@@ -77,7 +79,7 @@ def test_a_recipe_launches_what_the_call_launches(deterministic: bool, calls: li
 
 
 def test_the_sum_of_dq_is_cleared_before_the_keys_add_to_it(calls: list[Any]) -> None:
-    made = run_backward.prepare_flash_mma_backward(*tensors(), PROBLEM, TILING)
+    made = PREPARE(*tensors(), PROBLEM, TILING)
     assert made is not None
     made(*tensors())
     kinds = ["clear" if call[0] == "clear" else "launch" for call in calls]
@@ -88,7 +90,7 @@ def test_the_sum_of_dq_is_cleared_before_the_keys_add_to_it(calls: list[Any]) ->
 
 def test_k_and_v_may_be_one_array_at_first_and_two_later(calls: list[Any]) -> None:
     d_out, q, k, _, out, lse = tensors()
-    made = run_backward.prepare_flash_mma_backward(d_out, q, k, k, out, lse, PROBLEM, TILING)
+    made = PREPARE(d_out, q, k, k, out, lse, PROBLEM, TILING)
     assert made is not None
     other = tensors()
     made(*other)
@@ -99,9 +101,9 @@ def test_k_and_v_may_be_one_array_at_first_and_two_later(calls: list[Any]) -> No
 
 def test_each_call_with_dropout_has_its_own_seed(calls: list[Any]) -> None:
     problem = AttentionProblem(2, 3, 17, 23, 16, "float16", dropout_p=0.5, seed=3)
-    run_backward.run_flash_mma_backward(*tensors(problem), problem, TILING, deterministic=True)
+    RUN(*tensors(problem), problem, TILING, deterministic=True)
     counts = [len(args) for _, _, _, args, _, _ in calls]
-    made = run_backward.prepare_flash_mma_backward(*tensors(problem), problem, TILING, True)
+    made = PREPARE(*tensors(problem), problem, TILING, True)
     assert made is not None
     for seed in (5, 2**64 - 1):
         calls.clear()
@@ -116,7 +118,7 @@ def test_what_would_be_copied_has_no_recipe(calls: list[Any]) -> None:
     wide = np.zeros((*k.shape[:3], 32), np.float16).view(Array)[..., ::2]
     strided = np.zeros((*lse.shape[:2], 34), np.float32).view(Array)[..., ::2]
     for changed in ((d_out, q, wide, v, out, lse), (d_out, q, k, v, out, strided)):
-        assert run_backward.prepare_flash_mma_backward(*changed, PROBLEM, TILING) is None
+        assert PREPARE(*changed, PROBLEM, TILING) is None
 
 
 def test_keys_differ_where_launches_do(calls: list[Any]) -> None:
