@@ -47,6 +47,7 @@ _LAZY = {
     "instruction_mix": ("fa_kernels.widgets.instruction_mix", "instruction_mix"),
     "ladder": ("fa_kernels.widgets.ladder", "ladder"),
     "speed": ("fa_kernels.widgets.speed", "speed"),
+    "step_times": ("fa_kernels.widgets.step_times", "step_times"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),

@@ -158,8 +158,8 @@ def attention_backward(
             which scores it is of: after a variant that keeps S in 16 bits, name "standard_tiled",
             which rounds them alike.
         deterministic: the same bits at every call for dq, too, which is otherwise summed by
-            atomic additions in any order (by flash_q_outer on a GPU; out, lse, dk and dv always
-            are). It costs a second recomputation of the scores.
+            atomic additions in any order (by flash_q_outer and flash_mma on a GPU; out, lse, dk and
+            dv always are). It costs a second recomputation of the scores.
         other options: as in the call of `fa.attention`, the seed included.
 
     Returns:

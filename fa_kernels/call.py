@@ -63,7 +63,7 @@ def checked_call(
     refuse_old_gpu(chosen.kernel, chosen.min_arch)
     refuse_on_this_gpu(chosen.plan(call.problem, call.tiling), call.problem, call.tiling)
     copied = 0 if arrays.on_gpu(q) else memory.input_bytes + _held_bytes(call.extras)
-    refuse_memory(chosen.name, memory.extra_bytes + copied)
+    refuse_memory(chosen.name, memory.extra_bytes + copied, arrays.pool_bytes(q))
     return call
 
 
@@ -98,7 +98,7 @@ def checked_backward_call(
     refuse_on_this_gpu(plan, problem, call.tiling)
     if not arrays.on_gpu(q):
         need += results + 2 * problem.q_bytes + problem.lse_bytes + _held_bytes(call.extras)
-    refuse_memory(f"the backward of {chosen.name}", need)
+    refuse_memory(f"the backward of {chosen.name}", need, arrays.pool_bytes(q))
     return call
 
 

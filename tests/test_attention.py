@@ -492,7 +492,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
     monkeypatch.setattr(arrays, "run_on_gpu", run_on_gpu)
     monkeypatch.setattr(calls, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
-    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: None)
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: None)
     monkeypatch.setattr(calls, "refuse_old_gpu", lambda kernel, min_arch: None)
     return launches
 
@@ -504,7 +504,7 @@ def test_tiles_and_memory_are_refused_before_anything_is_copied(
     with pytest.raises(ValueError, match=r"needs .* of shared memory per block, this GPU allows"):
         attention(long, long, long, variant="flash_q_outer", backend="cuda", tiling=Tiling(64, 512))
     asked: list[int] = []
-    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: asked.append(need))
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: asked.append(need))
     attention(long, long, long, backend="cuda", variant="standard_tiled")
     everything = 4 * long.nbytes + 4 * 512 + 2 * 4 * 512 * 512  # q, k, v, out; lse; S and P
     mask = np.broadcast_to(np.ones((1, 512), bool), (512, 512))  # 512 bytes of it are there

@@ -308,7 +308,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(arrays, "run_on_gpu", run_on_gpu)
     monkeypatch.setattr(calls, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
-    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: None)
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: None)
     monkeypatch.setattr(calls, "refuse_old_gpu", lambda kernel, min_arch: None)
     return launches
 
@@ -420,7 +420,7 @@ def test_memory_and_tiles_are_refused_before_anything_is_copied(
     launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(calls, "refuse_memory", lambda what, need: asked.append(need))
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: asked.append(need))
     problem = AttentionProblem(2, 6, 17, 23, 20, "float32", nheads_kv=3)
     attention_backward(*SAVED, backend="cuda", variant="flash_q_outer")
     backward = VARIANTS["flash_q_outer"].backward

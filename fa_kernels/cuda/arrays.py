@@ -258,6 +258,14 @@ def _device_and_stream(array: Any) -> Iterator[None]:
         yield
 
 
+def pool_bytes(array: Any) -> int | None:
+    """What torch's allocator keeps unused, if that is the one a call on `array` asks; else None."""
+    if library_of(array) != "torch" or not on_gpu(array):
+        return None
+    cuda = sys.modules["torch"].cuda
+    return int(cuda.memory_reserved(array.device) - cuda.memory_allocated(array.device))
+
+
 @functools.cache
 def _torch_allocator() -> Any:
     """CuPy's way to ask torch's caching allocator, for arrays that end with a torch call."""

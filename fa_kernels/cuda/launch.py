@@ -146,15 +146,19 @@ def refuse_old_gpu(kernel: str, min_arch: int) -> None:
         )
 
 
-def refuse_memory(what: str, need_bytes: int) -> None:
+def refuse_memory(what: str, need_bytes: int, pool_bytes: int | None = None) -> None:
     """Raise if `need_bytes` are more than the current GPU has free.
+
+    `pool_bytes`: what the allocator of the call keeps for itself and has not given out; CuPy's
+    unless it is given.
 
     Raises:
         ValueError: names what is needed, what is free and a remedy.
     """
     import cupy
 
-    pool_bytes = cupy.get_default_memory_pool().free_bytes()
+    if pool_bytes is None:
+        pool_bytes = cupy.get_default_memory_pool().free_bytes()
     free_bytes = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool_bytes)
     if need_bytes > free_bytes:
         raise ValueError(

@@ -141,7 +141,9 @@ class Recipe:
 def seeds_among(values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Those arguments of a launch that are a seed: nothing else that goes by value is unsigned and
     64 bits wide. As flat views, to be written."""
-    return [value.reshape(-1) for value in values if value.dtype == np.uint64]
+    found = [value.reshape(-1) for value in values if value.dtype == np.uint64]
+    assert len(found) <= 1, "another 64-bit unsigned argument: tell the seed from it"
+    return found
 
 
 def takes(dropout_p: Any, seed: Any) -> bool:

@@ -66,6 +66,7 @@ class BackwardRecipe:
         first = ctypes.addressof(self._pointers)
         self._alive: list[Any] = []  # what the driver is given addresses of
         self._steps: list[tuple[Any, ...]] = []
+        self._seeds: list[np.ndarray] = []
         for recorded in record.steps:
             if isinstance(recorded, Unmade):
                 nbytes = int(np.prod(recorded.shape)) * recorded.itemsize
@@ -75,20 +76,19 @@ class BackwardRecipe:
             kernel = load_entry(plan.kernel, plan.macros, step.entry)
             if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
                 kernel.max_dynamic_shared_size_bytes = step.smem_bytes
-            addresses = []
+            addresses, values = [], []
             for arg in args:
                 slot = record.slot(arg)
                 if slot is None:
-                    self._alive.append(np.ascontiguousarray(arg))
-                    addresses.append(self._alive[-1].ctypes.data)
+                    values.append(np.ascontiguousarray(arg))
+                    addresses.append(values[-1].ctypes.data)
                 else:
                     addresses.append(first + 8 * slot)
             params = (ctypes.c_uint64 * len(addresses))(*addresses)
-            self._alive += [params, kernel.kernel]  # the latter keeps its module loaded
+            self._alive += [*values, params, kernel.kernel]  # the last keeps its module loaded
+            self._seeds += seeds_among(values)
             shape = (kernel.kernel.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
             self._steps.append((shape, ctypes.addressof(params)))
-        arrays = [value for value in self._alive if isinstance(value, np.ndarray)]
-        self._seeds = seeds_among(arrays)
         # The driver copies the values while it launches, without the interpreter's lock.
         self._lock = threading.Lock()
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 from fa_kernels.device import Device
 from fa_kernels.figures.recorded_backward import KEEPS_P, REBUILDS_P, BackwardAt, RecordedBackward
+from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.records import Run
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import Traffic
+from fa_kernels.variants import VARIANTS, Variant
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,15 @@ class Way:
     deterministic: bool = False
 
     @property
+    def algorithm(self) -> Variant:
+        """The variant whose backward it is."""
+        return VARIANTS[self.variant]
+
+    def runs_on(self, problem: AttentionProblem, device: Device) -> bool:
+        """False where its kernel takes no such dtype, or no such GPU."""
+        return problem.dtype in self.algorithm.dtypes and device.sm >= self.algorithm.min_arch
+
+    @property
     def metric(self) -> str:
         """Which recorded metric holds its time."""
         return "deterministic_latency_ms" if self.deterministic else "latency_ms"
@@ -36,9 +50,45 @@ class Way:
 READS_P = Way("reads_p", KEEPS_P, 4)
 REBUILDS = Way("rebuilds", REBUILDS_P, 5)
 DETERMINISTIC = Way("deterministic", REBUILDS_P, 7, deterministic=True)
-WAYS = (READS_P, Way("kv_outer", "flash_kv_outer", 5), REBUILDS, DETERMINISTIC)
+TENSOR_CORES = Way("tensor_cores", "flash_mma", 5)
+WAYS = (READS_P, Way("kv_outer", "flash_kv_outer", 5), REBUILDS, DETERMINISTIC, TENSOR_CORES)
 #: Products of a forward pass: S = Q Kᵀ and O = P V.
 FORWARD_PRODUCTS = 2
+#: The N × N matrices, none of which leaves the chip where P is rebuilt.
+SCORES = ("s", "p", "dp", "ds")
+
+
+@dataclass(frozen=True)
+class FastTimes:
+    """Recorded times of the way on tensor cores: a run of kind "speed" for each pass."""
+
+    forward: RecordedSpeed
+    backward: RecordedSpeed
+
+    @classmethod
+    def on(cls, device: Device, first: Run | None = None, root: Path | None = None) -> FastTimes:
+        """Those of a device; arguments as `RecordedSpeed.on`."""
+        return cls(*(RecordedSpeed.on(device, first, root, pass_) for pass_ in ("fwd", "bwd")))
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs of the backward and of the forward, each once."""
+        return list(dict.fromkeys(r.run_id for r in (self.backward, self.forward) if r.run))
+
+    def forward_ms(self, at: BackwardAt) -> float | None:
+        """Of a forward with the tiles that it takes by itself."""
+        row = self.forward.row(at.variant.name, at.problem)
+        return row.median if row else None
+
+    def backward_ms(self, at: BackwardAt) -> float | None:
+        """Of a backward, only where it was recorded with these tiles."""
+        row = self.backward.row(at.variant.name, at.problem)
+        tiles = (at.tiling.block_m, at.tiling.block_n)
+        return row.median if row and (row.block_m, row.block_n) == tiles else None
+
+
+#: Where nothing was recorded.
+NO_TIMES = FastTimes(RecordedSpeed(), RecordedSpeed(None, "bwd"))
 
 
 @dataclass(frozen=True)
@@ -46,7 +96,8 @@ class Cost:
     """One way at one problem. Times in ms, None where not recorded; bounds of the backward.
 
     `bytes_ms`: all bytes it asks for, at the rate of HBM; caches may answer some.
-    `arithmetic_ms`: its products at the fp32 peak, the ceiling of our kernels.
+    `arithmetic_ms`: its products at the peak of the units it multiplies on, the fp32 units or the
+    tensor cores.
     """
 
     way: Way
@@ -61,15 +112,29 @@ class Cost:
 
     @classmethod
     def of(
-        cls, way: Way, problem: AttentionProblem, device: Device, runs: RecordedBackward
+        cls,
+        way: Way,
+        problem: AttentionProblem,
+        device: Device,
+        runs: RecordedBackward,
+        fast: FastTimes = NO_TIMES,
     ) -> Cost:
-        """What the models say and what was recorded, with the tiles of a backward pass."""
-        at = BackwardAt.of(way.variant, problem, device)
-        moved = backward_traffic(way, at)
-        peak = device.peak_tflops(problem.dtype, tensor_cores=False)
+        """What the models say and what was recorded, with the tiles of a backward pass.
+
+        `fast` has the times of the way on tensor cores, `runs` those of all others.
+        """
+        at, on_tensor_cores = BackwardAt.of(way.variant, problem, device), way == TENSOR_CORES
+        moved, forward_tiling = backward_traffic(way, at), at.tiling
+        if on_tensor_cores:
+            times = fast.forward_ms(at), fast.backward_ms(at)
+            forward_tiling = way.algorithm.default_tiling(
+                problem.head_dim, problem.itemsize, device.smem_per_block_bytes
+            ).clipped(problem.seqlen_q, problem.seqlen_k)
+        else:
+            times = runs.value_at(at, "fwd", "latency_ms"), runs.value_at(at, "bwd", way.metric)
+        peak = device.peak_tflops(problem.dtype, way.algorithm.tensor_cores)
         return cls(
-            way, at, moved, _forward_traffic(at),
-            runs.value_at(at, "fwd", "latency_ms"), runs.value_at(at, "bwd", way.metric),
+            way, at, moved, _forward_traffic(way.algorithm, problem, forward_tiling), *times,
             None if way.deterministic else runs.value_at(at, "bwd", "hbm_bytes"),
             moved.total_bytes / (device.hbm_bandwidth_gb_s * 1e6),
             flops_of(way.products, problem) / (peak * 1e9),
@@ -81,6 +146,11 @@ class Cost:
         return flops_of(self.way.products, self.at.problem)
 
     @property
+    def scores_bytes(self) -> int:
+        """Those of its bytes that are of N × N matrices."""
+        return sum(self.traffic.of(tensor) for tensor in SCORES)
+
+    @property
     def step_ms(self) -> float | None:
         """Forward and backward together."""
         if self.forward_ms is None or self.backward_ms is None:
@@ -88,9 +158,24 @@ class Cost:
         return self.forward_ms + self.backward_ms
 
 
-def costs(problem: AttentionProblem, device: Device, runs: RecordedBackward) -> list[Cost]:
-    """Every way at one problem."""
-    return [Cost.of(way, problem, device, runs) for way in WAYS]
+def costs(
+    problem: AttentionProblem,
+    device: Device,
+    runs: RecordedBackward,
+    fast: FastTimes = NO_TIMES,
+) -> list[Cost]:
+    """Every way at one problem that its kernel takes on this device."""
+    ways = (way for way in WAYS if way.runs_on(problem, device))
+    return [Cost.of(way, problem, device, runs, fast) for way in ways]
+
+
+def recorded_in(
+    found: Sequence[Cost], runs: RecordedBackward, fast: FastTimes = NO_TIMES
+) -> list[str]:
+    """The runs that the times come from, each once."""
+    timed = {cost.way == TENSOR_CORES for cost in found if cost.backward_ms or cost.forward_ms}
+    names = [runs.run_id or ""] if False in timed else []
+    return names + (fast.run_ids if True in timed else [])
 
 
 def cost_of(way: Way, found: Sequence[Cost]) -> Cost:
@@ -118,8 +203,8 @@ def backward_traffic(way: Way, at: BackwardAt) -> Traffic:
 
 
 @lru_cache(maxsize=256)
-def _forward_traffic(at: BackwardAt) -> Traffic:
-    return at.variant.launched(at.problem, at.tiling)
+def _forward_traffic(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> Traffic:
+    return variant.launched(problem, tiling)
 
 
 def faster_at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ _LEFT_PX = 0.54 * 770
 #: Share of a bar from which on a tensor is in the legend; the mouse finds them all.
 _SEEN = 0.004
 _FORWARD, _BACKWARD = 0.12, -0.14
+#: Of the axis of times; with more of them only the powers of ten are kept.
+_MOST_TICKS = 8
 
 
 def recompute_spec(found: Sequence[Cost], text: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,9 +38,14 @@ def recompute_spec(found: Sequence[Cost], text: Mapping[str, Any]) -> dict[str, 
         range=[0, 1.03 * most / size], anchor="y",
     )  # fmt: skip
     layout["yaxis"] = theme.axis(anchor="x", **rows)
+    low, high = _time_range(found)
+    ticks = [m * 10.0**e for e in range(-5, 7) for m in (1, 2, 5) if low < m * 10.0**e < high]
+    if len(ticks) > _MOST_TICKS:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1.")]
     layout["xaxis2"] = theme.axis(
-        title=theme.axis_title(text["axis_time"], "ms"), domain=list(_RIGHT), nticks=5,
-        range=[0, 1.06 * _longest(found)], anchor="y2",
+        title=theme.axis_title(text["axis_time"], "ms"), domain=list(_RIGHT), type="log",
+        tickvals=ticks, ticktext=[significant(tick) for tick in ticks],
+        range=[math.log10(low), math.log10(high)], anchor="y2",
     )  # fmt: skip
     layout["yaxis2"] = theme.axis(anchor="x2", **rows)
     layout["annotations"] = [
@@ -45,16 +53,18 @@ def recompute_spec(found: Sequence[Cost], text: Mapping[str, Any]) -> dict[str, 
         _head(_RIGHT[0], f"<b>{text['title_time']}</b><br>{_time_legend(found, text)}"),
     ]
     data = [_stacks(found, heights, size, most)]
-    data += [_times(found, heights, pass_, text) for pass_ in ("forward", "backward")]
+    data += [_times(found, heights, pass_, low, text) for pass_ in ("forward", "backward")]
     data += [_bounds(found, heights, kind, text) for kind in ("bytes", "arithmetic")]
     data.append(_words(found, heights, text))
-    data.append(_time_words(found, heights, text))
+    data.append(_time_words(found, heights, low, text))
     return {"data": data, "layout": layout}
 
 
-def _longest(found: Sequence[Cost]) -> float:
-    known = [x for c in found for x in (c.forward_ms, c.backward_ms, c.bytes_ms, c.arithmetic_ms)]
-    return max(x for x in known if x is not None)
+def _time_range(found: Sequence[Cost]) -> tuple[float, float]:
+    """Ends of the axis of times, which differ by more than a linear one can show."""
+    times = [x for c in found for x in (c.forward_ms, c.backward_ms, c.bytes_ms, c.arithmetic_ms)]
+    known = [x for x in times if x]
+    return 0.6 * min(known), 1.25 * max(known)
 
 
 def _stacks(
@@ -96,8 +106,13 @@ def _stacks(
 
 
 def _times(
-    found: Sequence[Cost], heights: Sequence[int], pass_: str, text: Mapping[str, Any]
+    found: Sequence[Cost],
+    heights: Sequence[int],
+    pass_: str,
+    low: float,
+    text: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """Bars of one pass. On a log axis they have no natural root: they begin at its left end."""
     forward = pass_ == "forward"
     known = [
         (cost, y, ms)
@@ -107,7 +122,8 @@ def _times(
     lane = _FORWARD if forward else _BACKWARD
     return {
         "type": "bar", "orientation": "h", "name": pass_, "xaxis": "x2", "yaxis": "y2",
-        "x": [ms for _, _, ms in known], "y": [y + lane for _, y, _ in known],
+        "base": [low] * len(known), "x": [ms - low for _, _, ms in known],
+        "y": [y + lane for _, y, _ in known],
         "width": 0.14 if forward else 0.26,
         "marker": {
             "color": [theme.STYLES[cost.way.variant].colour for cost, _, _ in known],
@@ -148,7 +164,7 @@ def _words(
 
 
 def _time_words(
-    found: Sequence[Cost], heights: Sequence[int], text: Mapping[str, Any]
+    found: Sequence[Cost], heights: Sequence[int], low: float, text: Mapping[str, Any]
 ) -> dict[str, Any]:
     lines = []
     for cost in found:
@@ -159,7 +175,7 @@ def _time_words(
         nothing = cost.forward_ms is None and cost.backward_ms is None
         said = text["times"].format(forward=forward, backward=backward)
         lines.append(text["not_recorded"] if nothing else said)
-    return _texts("2", [0.0] * len(found), [y + 0.36 for y in heights], lines, theme.INK)
+    return _texts("2", [low] * len(found), [y + 0.36 for y in heights], lines, theme.INK)
 
 
 def _texts(

@@ -22,6 +22,10 @@ from fa_kernels.variants import VARIANTS
 LONG_FROM = 2048
 
 
+#: Products of matrices of a call, by pass.
+PRODUCTS = {"fwd": 2, "bwd": 5, "both": 7}
+
+
 @dataclass(frozen=True)
 class Rate:
     """One timed call: the TFLOP/s of its matrix products, two forward and five backward."""
@@ -42,8 +46,7 @@ class Rate:
     @property
     def tflops(self) -> float:
         """Of a causal call only the attended pairs count, N (N + 1) / 2 of N²."""
-        products = 5 if self.row.pass_ == "bwd" else 2
-        return products * matmul_flops(self.row.problem) / 2 / self.ms / 1e9
+        return PRODUCTS[self.row.pass_] * matmul_flops(self.row.problem) / 2 / self.ms / 1e9
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,17 @@ class RecordedSpeed:
     Rows with a switch turned off, and shapes beside the grid, are left out.
     """
 
+    _LATENCIES = ("latency_ms", "deterministic_latency_ms")
+
     def __init__(self, run: Run | None = None, pass_: str = "fwd") -> None:
         self.run, self.pass_ = run, pass_
-        self._rows: dict[str, dict[AttentionProblem, Row]] = {}
+        found: dict[str, dict[str, dict[AttentionProblem, Row]]] = {m: {} for m in self._LATENCIES}
         for row in run.rows if run else ():
             known = row.series in VARIANTS or row.provider != OURS
-            wanted = (row.pass_, row.metric, row.status) == (pass_, "latency_ms", "ok")
-            if wanted and known and _is_on_grid(row):
-                self._rows.setdefault(row.series, {}).setdefault(row.problem, row)
+            timed = (row.pass_, row.status) == (pass_, "ok") and row.metric in found
+            if timed and known and _is_on_grid(row):
+                found[row.metric].setdefault(row.series, {}).setdefault(row.problem, row)
+        self._rows, self._repeatable = (found[metric] for metric in self._LATENCIES)
 
     @classmethod
     def on(
@@ -120,8 +126,16 @@ class RecordedSpeed:
 
     def curve(self, series: str, **at: Any) -> Curve:
         """One series over N, at problems with these attributes: head_dim, causal, dtype."""
-        rows = [row for problem, row in self._rows.get(series, {}).items() if _is_at(problem, at)]
-        return Curve(series, tuple(Rate(r) for r in sorted(rows, key=lambda r: r.seqlen_q)))
+        return _over_seqlen(series, self._rows.get(series, {}), at)
+
+    def row(self, series: str, problem: AttentionProblem) -> Row | None:
+        """The row at exactly this problem; nothing is interpolated."""
+        return self._rows.get(series, {}).get(problem)
+
+    def deterministic(self, series: str, **at: Any) -> Curve:
+        """The same calls of a backward with a deterministic dq; empty where none was timed."""
+        rows = self._repeatable.get(series, {})
+        return _over_seqlen(series, rows, at)
 
     def ratios(
         self, ours: str, peer: str, least_seqlen: int = LONG_FROM, **at: Any
@@ -136,6 +150,11 @@ class RecordedSpeed:
             for problem, row in mine.items()
             if problem in theirs and problem.seqlen_q >= least_seqlen and _is_at(problem, at)
         }
+
+
+def _over_seqlen(series: str, known: dict[AttentionProblem, Row], at: dict[str, Any]) -> Curve:
+    rows = [row for problem, row in known.items() if _is_at(problem, at)]
+    return Curve(series, tuple(Rate(r) for r in sorted(rows, key=lambda r: r.seqlen_q)))
 
 
 def _is_on_grid(row: Row) -> bool:

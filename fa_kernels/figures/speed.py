@@ -15,7 +15,9 @@ _HEIGHT = 420
 _OURS, _PEER, _MARKER = 3, 2, 10
 
 
-def speed_spec(curves: Sequence[Curve], run_id: str, text: Mapping[str, Any]) -> dict[str, Any]:
+def speed_spec(
+    curves: Sequence[Curve], run_id: str, pass_: str, text: Mapping[str, Any]
+) -> dict[str, Any]:
     """A plotly spec: a line per series, TFLOP/s from 0 on over N on a log axis."""
     layout = theme.base_layout(_HEIGHT)
     layout["margin"] = {"l": 62, "r": 14, "t": 62, "b": 56}
@@ -31,7 +33,7 @@ def speed_spec(curves: Sequence[Curve], run_id: str, text: Mapping[str, Any]) ->
         title=theme.axis_title(text["axis_rate"], "TFLOP/s"), range=[0, 1.12 * top], nticks=7,
         showticklabels=bool(known),
     )  # fmt: skip
-    layout["annotations"] = [_head(curves, run_id, text)]
+    layout["annotations"] = [_head(curves, run_id, text["titles"][pass_], text)]
     return {"data": [_line(curve) for curve in curves], "layout": layout}
 
 
@@ -54,7 +56,9 @@ def _line(curve: Curve) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _head(curves: Sequence[Curve], run_id: str, text: Mapping[str, Any]) -> dict[str, Any]:
+def _head(
+    curves: Sequence[Curve], run_id: str, title: str, text: Mapping[str, Any]
+) -> dict[str, Any]:
     """Title with the source, and under it the legend, in the colours of words."""
     source = text["recorded"].format(run_id=run_id) if run_id else text["not_recorded"]
     words = []
@@ -65,5 +69,5 @@ def _head(curves: Sequence[Curve], run_id: str, text: Mapping[str, Any]) -> dict
     return {
         "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
         "xshift": -48, "yshift": 6, "showarrow": False, "align": "left", "font": theme.font(),
-        "text": f"<b>{text['title']}</b>, {source}<br>{'&nbsp;&nbsp; '.join(words) or '&nbsp;'}",
+        "text": f"<b>{title}</b>, {source}<br>{'&nbsp;&nbsp; '.join(words) or '&nbsp;'}",
     }  # fmt: skip

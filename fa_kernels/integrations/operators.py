@@ -230,14 +230,31 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         d_out, d_lse = grads
-        if torch.is_grad_enabled():  # create_graph=True: only the operator knows what to say
+        # create_graph=True: only the operator knows what to say.
+        if torch.is_grad_enabled() or _is_watched(d_out, d_lse):
             return _backward(ctx, d_out, d_lse)
         return _gradients(ctx, d_out, d_lse, _forward_now, _backward_now)
 
 
+def _is_watched(*tensors: Tensor | None) -> bool:
+    """True where torch has to see the operator: it compiles, a mode records or changes what is
+    dispatched (make_fx, selective checkpointing), a transform such as vmap is under way, or a
+    tensor has no memory or ways of its own."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return True
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(
+        type(x) not in (Tensor, torch.nn.Parameter)
+        or x.is_meta
+        or torch._C._functorch.is_legacy_batchedtensor(x)
+        for x in tensors
+        if x is not None
+    )
+
+
 def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    """(out, lse), differentiable: by the operator where torch traces, else at once."""
-    plain = all(type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta for x in (q, k, v))
-    if torch.compiler.is_compiling() or not plain:
+    """(out, lse), differentiable: by the operator where torch looks, else at once."""
+    if _is_watched(q, k, v):
         return attention_forward(q, k, v, *options)
     return _Eager.apply(q, k, v, *options)

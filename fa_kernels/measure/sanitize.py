@@ -45,6 +45,13 @@ def small_cases() -> Iterator[Case]:
     for head_dim in (64, 256):
         dense = AttentionProblem(1, 2, 150, 203, head_dim, "float16", "bottom_right")
         yield Case(dense, Tiling(1, 1), own_tiles=True)
+    # Several warps and heads that share keys: from one head of q to the next in one block.
+    for head_dim in (64, 128):
+        packed = AttentionProblem(4, 4, 113, 261, head_dim, "float16", packed=PACKED, **options)
+        yield Case(packed, Tiling(1, 1), extras="full", own_tiles=True)
+    grouped = BlockMask.from_dense(np.random.default_rng(2).random((1, 1, 64, 64)) < 0.5, 2, 2)
+    problem = AttentionProblem(1, 4, 128, 128, 64, "float16", nheads_kv=1, block_mask=grouped)
+    yield Case(problem, Tiling(1, 1), own_tiles=True)
     keep = np.random.default_rng(1).random((1, 1, 7, 6)) < 0.6
     mask = BlockMask.from_dense(keep, 24, 40)
     cut = AttentionProblem(1, 2, 150, 203, 64, "float16", block_mask=mask)

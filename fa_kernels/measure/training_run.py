@@ -173,6 +173,8 @@ def measure_training(
 def _rows(problem: AttentionProblem, trainer: _Trainer) -> Iterator[records.Row]:
     contender, latency = _contender(trainer.way), timing.summarise(trainer.samples)
     detail = f"a step of {LAYERS} layers, {problem.batch} sequences of {problem.seqlen_q} tokens"
+    if problem.dropout_p:
+        detail += "; the gradient was checked without dropout"
     common: dict[str, Any] = {"error": trainer.error, "detail": detail}
     at: dict[str, Any] = {"pass_": "step", "dropout_p": problem.dropout_p}
     row = row_of(problem, contender, "latency_ms", value=latency.median, **common)

@@ -59,6 +59,20 @@ def backward_cases() -> Iterator[Case]:
         mask = BlockMask.from_dense(np.random.default_rng(3).random(sizes) < 0.5, *keep_blocks)
         problem = AttentionProblem(2, 4, 203, 331, d, "float16", nheads_kv=2, block_mask=mask)
         yield Case(problem, DEFAULT, own_tiles=True)
+    # Every option where two or four warps share keys, and sequences shorter than a tile.
+    for case in option_cases():
+        p = case.problem
+        if case.own_tiles and p.head_dim == 64 and p.dtype == "float16":
+            for d in (96, 128, 192):
+                other = replace(p, head_dim=d)
+                yield replace(case, problem=other, tiling=DEFAULT)
+    for nq, d in itertools.product((16, 32, 48), (64, 96, 128, 192, 256)):
+        problem = AttentionProblem(2, 4, nq, 203, d, "float16", "bottom_right", nheads_kv=2)
+        yield Case(problem, DEFAULT, own_tiles=True)
+    # One stage, as GPUs of 99 KiB a block take it.
+    for d in (192, 256):
+        problem = AttentionProblem(2, 3, 113, 203, d, "float16", "bottom_right")
+        yield Case(problem, Tiling(32, 32), own_tiles=True)
     # One k/v head for many of q, and a mask of many small blocks that cut every tile.
     mask = BlockMask.from_dense(np.random.default_rng(4).random((1, 1, 64, 64)) < 0.5, 2, 2)
     problem = AttentionProblem(1, 32, 128, 128, 64, "float16", nheads_kv=1, block_mask=mask)

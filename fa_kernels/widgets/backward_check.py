@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_kernels.figures.backward_cost import READS_P, WAYS, Cost, given
+from fa_kernels.figures.backward_cost import READS_P, Cost, costs, given, recorded_in
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import Session
 from fa_kernels.traffic.backward_counter import count_backward_traffic
 from fa_kernels.traffic.counter import countable
 from fa_kernels.units import duration, flops, traffic
-from fa_kernels.widgets.recompute_cost import Sizes
+from fa_kernels.widgets.recompute_cost import Sizes, fast_times, tiles_words
 from fa_kernels.widgets.saved_memory import recorded_backward
 from fa_kernels.widgets.text import html_table, labels, text_table
 
@@ -55,7 +55,8 @@ class BackwardCheck:
 
     problem: AttentionProblem
     lines: Sequence[BackwardLine]
-    run_id: str | None
+    #: Those that the times and the kernels' counts come from.
+    run_ids: Sequence[str]
 
     @property
     def ok(self) -> bool:
@@ -87,13 +88,12 @@ class BackwardCheck:
     def caption(self) -> str:
         """What was counted, where the recorded numbers are from, and the verdict."""
         text = labels("backward_check")
-        recorded = any(line.cost.backward_ms for line in self.lines)
-        source = text["source"].format(run=self.run_id) if recorded else text["no_source"]
+        runs = ", ".join(self.run_ids)
+        source = text["source"].format(run=runs) if runs else text["no_source"]
         verdict = text["holds" if self.ok else "fails"]
-        tiling = self.lines[-1].cost.at.tiling
         return str(text["caption"]).format(
-            problem=self.problem.describe(), tiles=f"{tiling.block_m} × {tiling.block_n}",
-            source=source, verdict=verdict,
+            problem=self.problem.describe(), source=source, verdict=verdict,
+            tiles=tiles_words([line.cost for line in self.lines]),
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -144,7 +144,8 @@ def check_backward(
         text = labels("check")["too_long"]
         raise ValueError(text.format(seqlen=sizes.N, limit=MAX_SEQLEN))
     sheet, runs = recorded_backward(device, session)
-    found = [Cost.of(way, sizes.problem, sheet, runs) for way in WAYS]
+    fast = fast_times(sheet, session)
+    found = costs(sizes.problem, sheet, runs, fast)
     base = found[0].backward_ms
     lines = [BackwardLine(cost, counted_bytes(cost), base) for cost in found]
-    return BackwardCheck(sizes.problem, lines, runs.run_id)
+    return BackwardCheck(sizes.problem, lines, recorded_in(found, runs, fast))

@@ -10,16 +10,20 @@ from fa_kernels.figures.backward_cost import (
     DETERMINISTIC,
     READS_P,
     REBUILDS,
+    TENSOR_CORES,
     Cost,
+    FastTimes,
     cost_of,
     costs,
+    recorded_in,
 )
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
 from fa_kernels.figures.recompute import recompute_spec
 from fa_kernels.figures.recorded_backward import RecordedBackward
+from fa_kernels.figures.rungs import number_of
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, dtype_name
-from fa_kernels.session import Session
+from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, flops, traffic
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.saved_memory import recorded_backward
@@ -55,8 +59,20 @@ class Sizes:
         return AttentionProblem.of_tokens(self.N, self.d, DTYPE_FROM_SHORT[self.dtype])
 
 
-def takeaway(found: Sequence[Cost]) -> str:
+def fast_times(device: Device, session: Session | None) -> FastTimes:
+    """What the runs of kind "speed" of a device hold of the way on tensor cores."""
+    used = in_use(session)
+    return FastTimes.on(device, used.run, used.root)
+
+
+def takeaway(found: Sequence[Cost], device: Device) -> str:
     """What the fifth product buys in bytes, and what it does to the time where it is known."""
+    fast = _on_tensor_cores(found, device)
+    return " ".join(part for part in (_without_tensor_cores(found, bool(fast)), fast) if part)
+
+
+def _without_tensor_cores(found: Sequence[Cost], others: bool) -> str:
+    """Bytes and times of reading P and of rebuilding it on the fp32 units."""
     text = labels("recompute_cost")
     reads, rebuilds, own_dq = (cost_of(way, found) for way in (READS_P, REBUILDS, DETERMINISTIC))
     before, after = reads.traffic.total_bytes, rebuilds.traffic.total_bytes
@@ -67,7 +83,7 @@ def takeaway(found: Sequence[Cost]) -> str:
         share=f"{abs(100 * (1 - after / before)):.0f}",
     )  # fmt: skip
     if reads.backward_ms is None or rebuilds.backward_ms is None:
-        return f"{said} {text['said_no_time']}"
+        return f"{said} {text['said_no_time_of_these' if others else 'said_no_time']}"
     said += " " + text["said_time"].format(
         ratio=ratio_text(rebuilds.backward_ms / reads.backward_ms),
         rebuilds=duration(rebuilds.backward_ms), reads=duration(reads.backward_ms),
@@ -87,8 +103,31 @@ def _what_binds(cost: Cost) -> str:
     )
 
 
-def cost_table(found: Sequence[Cost], device: Device, run: str | None) -> str:
-    """The numbers behind the figure, one row per way, as HTML."""
+def _on_tensor_cores(found: Sequence[Cost], device: Device) -> str:
+    """How long the N × N matrices alone would take beside all five products on tensor cores.
+
+    Also why there is no such time; "" where nothing at all was timed.
+    """
+    text, rung = labels("recompute_cost"), number_of(TENSOR_CORES.algorithm)
+    problem = found[0].at.problem
+    if not TENSOR_CORES.runs_on(problem, device):
+        known = problem.dtype in TENSOR_CORES.algorithm.dtypes
+        what = device.name if known else SHORT_DTYPE[problem.dtype]
+        return str(text["said_no_gpu" if known else "said_no_dtype"]).format(rung=rung, what=what)
+    fast, reads = cost_of(TENSOR_CORES, found), cost_of(READS_P, found)
+    if fast.backward_ms is None:
+        return "" if reads.backward_ms is None else str(text["said_fast_unknown"])
+    scores_ms = reads.scores_bytes / (device.hbm_bandwidth_gb_s * 1e6)
+    one_ms = fast.backward_ms / fast.way.products
+    return str(text["said_fast"]).format(
+        rung=rung, products=fast.way.products, time=duration(fast.backward_ms),
+        one=duration(one_ms), scores=duration(scores_ms),
+        of_one=ratio_text(scores_ms / one_ms), of_all=ratio_text(scores_ms / fast.backward_ms),
+    )  # fmt: skip
+
+
+def cost_table(found: Sequence[Cost], device: Device, runs: Sequence[str]) -> str:
+    """The numbers behind the figure, one row per way, as HTML; `runs` hold the times."""
     text = labels("recompute_cost")
     head = [text[column] for column in _COLUMNS]
     base, body = cost_of(READS_P, found).backward_ms, []
@@ -104,14 +143,22 @@ def cost_table(found: Sequence[Cost], device: Device, run: str | None) -> str:
                 ratio,
             ]
         )  # fmt: skip
-    recorded = any(cost.backward_ms is not None for cost in found)
-    source = text["source"].format(run=run) if recorded else text["no_source"]
-    at = found[-1].at
+    source = text["source"].format(run=", ".join(runs)) if runs else text["no_source"]
+    problem = found[0].at.problem.describe()
     caption = text["caption"].format(
-        problem=at.problem.describe(), device=device.name, source=source,
-        tiles=f"{at.tiling.block_m} × {at.tiling.block_n}",
-    )  # fmt: skip
+        problem=problem, device=device.name, source=source, tiles=tiles_words(found)
+    )
     return html_table("recompute-cost", caption, head, body, "falab-table falab-dense falab-ways")
+
+
+def tiles_words(found: Sequence[Cost]) -> str:
+    """The tiles of every way, those of the way on tensor cores by themselves: they differ."""
+    text, words = labels("recompute_cost"), {}
+    for cost in found:
+        name = "tiles_fast" if cost.way == TENSOR_CORES else "tiles"
+        tiles = f"{cost.at.tiling.block_m} × {cost.at.tiling.block_n}"
+        words[name] = text[name].format(tiles=tiles)
+    return ", ".join(words.values())
 
 
 class RecomputeCost(DrawnView):
@@ -119,8 +166,10 @@ class RecomputeCost(DrawnView):
 
     section, mark = "recompute_cost", "recompute"
 
-    def __init__(self, sizes: Sizes, device: Device, runs: RecordedBackward) -> None:
-        self.device, self.runs = device, runs
+    def __init__(
+        self, sizes: Sizes, device: Device, runs: RecordedBackward, fast: FastTimes
+    ) -> None:
+        self.device, self.runs, self.fast = device, runs, fast
         self.seqlen = number_knob("seqlen", SEQLENS, sizes.N, checked_seqlen)
         self.head_dim = number_knob("head_dim", HEAD_DIMS, sizes.d, checked_head_dim)
         self.dtype = dtype_choice(sizes.dtype)
@@ -133,10 +182,10 @@ class RecomputeCost(DrawnView):
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""
-        found = costs(setting.problem, self.device, self.runs)
-        said = takeaway(found)
+        found = costs(setting.problem, self.device, self.runs, self.fast)
+        said = takeaway(found, self.device)
         alt = self.text["figure"].format(sentence=said)
-        table = cost_table(found, self.device, self.runs.run_id)
+        table = cost_table(found, self.device, recorded_in(found, self.runs, self.fast))
         self.show(recompute_spec(found, self.text), alt, said, table, stamp)
 
 
@@ -151,7 +200,8 @@ def recompute_cost(
     """Bytes, FLOPs and recorded times of reading P from HBM and of rebuilding it on the chip.
 
     Bytes are the launched models of the backward passes, by tensor; FLOPs are exact. Times are
-    recorded; the marks beside them say what arithmetic and bytes alone would take.
+    recorded; the marks beside them say what arithmetic and bytes alone would take. The way on
+    tensor cores has its tiles and its runs, of kind "speed", for itself.
 
     Args:
         N, d: sequence length and head dimension; batch and heads follow (16384 tokens of width
@@ -163,4 +213,4 @@ def recompute_cost(
         TypeError: `session` is not one.
     """
     sheet, runs = recorded_backward(device, session)
-    return RecomputeCost(Sizes.of(N, d, dtype), sheet, runs)
+    return RecomputeCost(Sizes.of(N, d, dtype), sheet, runs, fast_times(sheet, session))

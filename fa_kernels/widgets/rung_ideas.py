@@ -27,6 +27,7 @@ class Idea:
 
 _01, _02, _03 = "01_standard_naive", "02_standard_tiled", "03_flash_kv_outer"
 _04, _05 = "04_flash_q_outer", "05_flash_mma"
+_05_BACKWARD = "05_flash_mma_backward"
 
 IDEAS: tuple[Idea, ...] = (
     Idea("naive_product", _01, "sum += to_float(q[c])", "sum += to_float(q[c])"),
@@ -50,6 +51,13 @@ IDEAS: tuple[Idea, ...] = (
     Idea("copied_ahead", _05, "cp.async.cg.shared.global", '"memory");'),
     Idea("swizzle", _05, "constexpr int swizzled(", "#endif"),
     Idea("folded_scale", _05, "fast_exp2(fmaf(p, scale", "fast_exp2(fmaf("),
+    Idea("transposed", _05_BACKWARD, "scores(p, smem.k, q_tile", "scores(dp, smem.v, d_out_tile"),
+    Idea("operands", _05_BACKWARD, "add_to_keys(dv, p, smem.p", "add_to_keys(dk, dp, ds"),
+    Idea("ds_shared", _05_BACKWARD, "const auto ds = reader_of_a_transposed", "const TileReader"),
+    Idea("one_barrier", _05_BACKWARD, "// What was copied for this visit", "__syncthreads();"),
+    Idea("taking_turns", _05_BACKWARD, "// Two warps share a scheduler.", "&& dq_last)"),
+    Idea("going_round", _05_BACKWARD, "RoundQueue walk(rows_of.first", "HEAD_DIM_PAD <= 128"),
+    Idea("four_at_once", _05_BACKWARD, "red.global.add.v4.f32", '"memory");'),
 )
 
 

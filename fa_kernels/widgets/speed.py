@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import device_words
-from fa_kernels.figures.recorded_speed import LONG_FROM, Curve, RecordedSpeed, geometric_mean
+from fa_kernels.figures.recorded_speed import (
+    LONG_FROM,
+    PRODUCTS,
+    Curve,
+    RecordedSpeed,
+    geometric_mean,
+)
 from fa_kernels.figures.rungs import number_of
 from fa_kernels.figures.speed import speed_spec
 from fa_kernels.figures.theme import style_of
-from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, MASKS
+from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, MASKS, PASSES
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, significant
@@ -28,14 +34,15 @@ _SHORTS = [SHORT_DTYPE[name] for name in DTYPES]
 
 @dataclass(frozen=True)
 class Shown:
-    """What the controls show: head dimension, whether a causal mask, dtype by its short name."""
+    """What the controls show: d, whether a causal mask, dtype by its short name, and which pass."""
 
     d: int
     causal: bool
     dtype: str
+    pass_: str = "fwd"
 
     @classmethod
-    def of(cls, d: object, causal: object, dtype: object) -> Shown:
+    def of(cls, d: object, causal: object, dtype: object, pass_: object = "fwd") -> Shown:
         """Checked arguments.
 
         Raises:
@@ -43,12 +50,13 @@ class Shown:
         """
         short = SHORT_DTYPE[dtype_name(dtype)]
         for name, value, known in (
-            ("d", d, HEAD_DIMS), ("causal", causal, (False, True)), ("dtype", short, _SHORTS)
+            ("d", d, HEAD_DIMS), ("causal", causal, (False, True)), ("dtype", short, _SHORTS),
+            ("pass_", pass_, PASSES),
         ):  # fmt: skip
             if value not in known:
                 offered = ", ".join(map(str, known))
                 raise ValueError(f"{name} = {value!r} is not measured here: use {offered}.")
-        return cls(int(str(d)), bool(causal), short)
+        return cls(int(str(d)), bool(causal), short, str(pass_))
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -66,12 +74,14 @@ def takeaway(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device:
     """What the last rung reaches, and its speed as a multiple of each peer's."""
     text, ours = labels("speed"), [curve for curve in curves if curve.is_ours]
     if not ours:
-        return str(text["said_nothing"]).format(device=device_words(device))
+        pass_ = text["passes"][shown.pass_]
+        return str(text["said_nothing"]).format(device=device_words(device), pass_=pass_)
     last = ours[-1]
     rates = [rate.tflops for rate in last.rates]
     peak = device.peak_tflops(DTYPE_FROM_SHORT[shown.dtype], tensor_cores=True)
     said = text["said"].format(
-        rung=_number(last), low=significant(min(rates)), high=significant(max(rates)),
+        who=text["who"][shown.pass_].format(rung=_number(last)),
+        low=significant(min(rates)), high=significant(max(rates)),
         first=last.rates[0].seqlen, last=last.rates[-1].seqlen, device=device_words(device),
         percent=f"{100 * max(rates) / peak:.0f}", peak=significant(peak),
     )  # fmt: skip
@@ -86,7 +96,22 @@ def takeaway(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device:
             )  # fmt: skip
     if parts:
         said += " " + text["said_ratios"].format(least=LONG_FROM, parts=text["and"].join(parts))
+    if repeatable := _ratios_to(last, _deterministic(shown, last, runs)):
+        said += " " + text["said_deterministic"].format(
+            ratio=_times(geometric_mean(repeatable)), low=_times(min(repeatable)),
+            high=_times(max(repeatable)),
+        )  # fmt: skip
     return str(said)
+
+
+def _deterministic(shown: Shown, curve: Curve, runs: RecordedSpeed) -> Curve:
+    return runs.deterministic(curve.series, **shown.attributes)
+
+
+def _ratios_to(curve: Curve, slower: Curve) -> list[float]:
+    """Times of `slower` over those of `curve`, at every N from LONG_FROM on that both have."""
+    pairs = ((rate, curve.at(rate.seqlen)) for rate in slower.rates if rate.seqlen >= LONG_FROM)
+    return [rate.ms / base.ms for rate, base in pairs if base]
 
 
 def _number(curve: Curve) -> str:
@@ -105,9 +130,11 @@ def speed_table(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, devi
     peers = [curve for curve in curves if not curve.is_ours]
     head = [text["axis_seqlen"]]
     head += [text[c].format(name=curve.name) for curve in curves for c in _COLUMNS]
+    repeatable = _deterministic(shown, last, runs) if last else Curve("", ())
     if last:
         rung = _number(last)
         head += [text["column_ratio"].format(peer=p.name, rung=rung) for p in peers]
+        head += [text["column_deterministic"].format(rung=rung)] if repeatable.rates else []
     body = []
     for n in sorted({rate.seqlen for curve in curves for rate in curve.rates}):
         cells = [str(n)]
@@ -117,6 +144,9 @@ def speed_table(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, devi
         for peer in peers:
             theirs, mine = peer.at(n), last.at(n) if last else None
             cells += [_times(theirs.ms / mine.ms) if theirs and mine else ""] if last else []
+        if repeatable.rates:
+            at = repeatable.at(n)
+            cells.append(duration(at.ms) if at else "")
         body.append(cells)
     caption = _caption(shown, curves, runs, device)
     return html_table("speed", caption, head, body, "falab-table falab-dense")
@@ -127,18 +157,19 @@ _COLUMNS = ("column_time", "column_rate")
 
 def _caption(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device: Device) -> str:
     text = labels("speed")
-    mask = text["masks"]["causal" if shown.causal else "none"]
+    said = {
+        "d": shown.d, "dtype": shown.dtype, "device": device.name,
+        "mask": text["masks"]["causal" if shown.causal else "none"],
+        "pass_": text["passes"][shown.pass_],
+    }  # fmt: skip
     if not curves:
-        source = text["not_recorded"]
-        return str(text["caption_nothing"]).format(
-            d=shown.d, dtype=shown.dtype, mask=mask, device=device.name, source=source
-        )
-    problem = curves[0].rates[0].row.problem
+        return str(text["caption_nothing"]).format(source=text["not_recorded"], **said)
+    problem, products = curves[0].rates[0].row.problem, PRODUCTS[shown.pass_]
+    flops = text["flops_causal" if shown.causal else "flops_none"]
     return str(text["caption"]).format(
-        d=shown.d, dtype=shown.dtype, mask=mask, device=device.name,
         tokens=problem.batch * problem.seqlen_q, width=problem.nheads * problem.head_dim,
         source=text["recorded"].format(run_id=runs.run_id),
-        flops=text["flops_causal" if shown.causal else "flops_none"],
+        flops=flops.format(each=2 * products, products=products), **said,
     )  # fmt: skip
 
 
@@ -150,33 +181,44 @@ class Speed(DrawnView):
     section = mark = "speed"
     least_width = 540
 
-    def __init__(self, shown: Shown, device: Device, runs: RecordedSpeed) -> None:
+    def __init__(self, shown: Shown, device: Device, runs: Mapping[str, RecordedSpeed]) -> None:
+        """`runs`: the recorded times of each pass."""
         self.device, self.runs = device, runs
         text = labels("speed")
+        passes = [(text["passes"][name], name) for name in PASSES]
+        self.pass_ = Choice(text["pass"], passes, shown.pass_)
         self.head_dim = Choice(text["head_dim"], [(str(d), d) for d in HEAD_DIMS], shown.d)
         masks = [(text["masks"]["none"], False), (text["masks"]["causal"], True)]
         self.causal = Choice(text["mask"], masks, shown.causal)
         self.dtype = Choice(text["dtype"], [(name, name) for name in _SHORTS], shown.dtype)
-        super().__init__(shown, (self.head_dim, self.causal, self.dtype))
+        super().__init__(shown, (self.pass_, self.head_dim, self.causal, self.dtype))
 
     @property
     def setting(self) -> Shown:
         """What the controls show now."""
-        return Shown(self.head_dim.value, self.causal.value, self.dtype.value)
+        return Shown(self.head_dim.value, self.causal.value, self.dtype.value, self.pass_.value)
 
     def curve(self, series: str) -> Curve:
         """One of those shown; empty where nothing was recorded."""
         found = (curve for curve in self.curves if curve.series == series)
         return next(found, Curve(series, ()))
 
+    @property
+    def deterministic(self) -> Curve:
+        """The last rung's backward with a deterministic dq; empty where none was timed."""
+        ours = [curve for curve in self.curves if curve.is_ours]
+        runs = self.runs[self.pass_.value]
+        return _deterministic(self.setting, ours[-1], runs) if ours else Curve("", ())
+
     def draw(self, setting: Shown, stamp: float) -> None:
         """Compute and show a setting."""
-        curves = self.curves = setting.curves(self.runs)
-        said = takeaway(setting, curves, self.runs, self.device)
+        runs = self.runs[setting.pass_]
+        curves = self.curves = setting.curves(runs)
+        said = takeaway(setting, curves, runs, self.device)
         alt = self.text["figure"].format(sentence=said)
-        table = speed_table(setting, curves, self.runs, self.device)
-        run_id = self.runs.run_id if curves else ""
-        self.show(speed_spec(curves, run_id, self.text), alt, said, table, stamp)
+        table = speed_table(setting, curves, runs, self.device)
+        run_id = runs.run_id if curves else ""
+        self.show(speed_spec(curves, run_id, setting.pass_, self.text), alt, said, table, stamp)
 
 
 def speed(
@@ -184,18 +226,21 @@ def speed(
     causal: bool = False,
     *,
     dtype: str = "fp16",
+    pass_: str = "fwd",
     device: str | None = None,
     session: Session | None = None,
 ) -> Speed:
     """Recorded TFLOP/s over N of the rungs on tensor cores and of the fastest peers.
 
     All were timed in one process, call by call in turn; batch and heads follow N and d (16384
-    tokens of width 2048). Of a causal call only the attended pairs count as work.
+    tokens of width 2048). Of a causal call only the attended pairs count as work; a backward pass
+    is five products of matrices, however many a kernel computes.
 
     Args:
         d: head dimension: 64, 128 or 256.
         causal: with a causal mask.
         dtype: "fp16" or "bf16".
+        pass_: "fwd" or "bwd".
         device: slug of the GPU whose runs are shown; default: the session's.
         session: what `fa.session` returned; default: the current one.
 
@@ -205,5 +250,5 @@ def speed(
     """
     used = in_use(session)
     sheet = find_device(default_device(used) if device is None else device)
-    runs = RecordedSpeed.on(sheet, used.run, used.root)
-    return Speed(Shown.of(d, causal, dtype), sheet, runs)
+    runs = {name: RecordedSpeed.on(sheet, used.run, used.root, name) for name in PASSES}
+    return Speed(Shown.of(d, causal, dtype, pass_), sheet, runs)

@@ -11,7 +11,7 @@ from tests.browser.lab import LabPage
 
 FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets, from top to bottom.
-MARKS = ("saved", "recompute", "gradients", "dropout")
+MARKS = ("saved", "recompute", "gradients", "dropout", "speed")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_every_widget_draws_says_and_tells(backward: LabPage) -> None:
         assert alt.startswith(text_of(sentence))
         box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
         assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
-    for table in ("backward-check", "checkpointing"):
+    for table in ("backward-check", "checkpointing", "step-times"):
         backward.show(f"[data-fa-table={table}]")
 
 
@@ -67,6 +67,33 @@ def test_the_keyboard_moves_memory_and_cost(backward: LabPage) -> None:
         press(shown, knob, "ArrowLeft")
         expect(sentence).to_have_text(said)
     assert not backward.page.locator(".jp-mod-editMode").count(), "Lab took a key for itself"
+
+
+def test_the_backward_at_full_speed_is_read_and_turned(backward: LabPage) -> None:
+    backward.show("[data-fa-rung]")
+    page = backward.page
+    reader = page.locator(".jp-OutputArea-output", has=page.locator("[data-fa-rung]"))
+    expect(reader.locator("[data-fa-rung]")).to_contain_text("Rung 05, backward pass")
+    expect(reader.locator(".falab-marked").first).to_be_visible()
+    size = page.viewport_size
+    assert size
+    page.set_viewport_size(
+        {"width": 1000, "height": size["height"]}
+    )  # code scrolls, the page does not
+    box, inside = reader.bounding_box(), reader.locator(".falab-idea").first.bounding_box()
+    assert box and inside and inside["width"] <= box["width"] + 1
+    page.set_viewport_size(size)
+    shown = view(backward, "speed")
+    sentence, table = shown.locator("[data-fa-speed]"), shown.locator("table")
+    expect(sentence).to_contain_text("With a deterministic dQ")
+    choice = shown.locator('[data-fa-choice="pass"] select')
+    choice.focus()
+    choice.press("ArrowUp")  # the list has forward first
+    expect(sentence).not_to_contain_text("With a deterministic dQ")
+    expect(table).to_contain_text("4 N² d per head")
+    choice.press("ArrowDown")
+    expect(sentence).to_contain_text("With a deterministic dQ")
+    assert not page.locator(".jp-mod-editMode").count(), "Lab took a key for itself"
 
 
 def test_the_gradient_check_runs_on_enter_and_on_choice(backward: LabPage) -> None:

@@ -65,6 +65,11 @@ def test_a_rung_is_chosen_and_read(ladder: LabPage) -> None:
         )
         expect(sentence).to_contain_text(f"Rung {number}")
         expect(shown.locator(".falab-marked").first).to_be_visible()
+    passes = labels("rung_reader")["passes"]
+    shown.locator('[data-fa-choice="pass"] select').select_option(label=passes["bwd"])
+    expect(sentence).to_contain_text("backward pass")
+    shown.locator('[data-fa-choice="pass"] select').select_option(label=passes["fwd"])
+    expect(sentence).not_to_contain_text("backward pass")
     shown.locator("summary").click()
     whole = shown.locator("details pre")
     expect(whole.locator(".falab-line").first).to_contain_text("1 // ")
@@ -95,6 +100,9 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     shown.locator('[data-fa-choice="mask"] select').select_option(label=masks["causal"])
     expect(sentence).not_to_have_text(said)
     expect(table).to_contain_text(masks["causal"])
+    passes = labels("speed")["passes"]
+    shown.locator('[data-fa-choice="pass"] select').select_option(label=passes["bwd"])
+    expect(sentence).to_contain_text("The backward pass of rung")
     for mark in ("ladder", "roofline"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")

@@ -103,6 +103,9 @@ def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     subject.refuse_memory("standard_tiled", 2**31)
     with pytest.raises(ValueError, match=r"needs 3 GiB of GPU memory, 2 GiB is free: use variant="):
         subject.refuse_memory("standard_tiled", 3 * 2**30)
+    subject.refuse_memory("standard_tiled", 3 * 2**30, 2**31)  # what another pool holds unused
+    with pytest.raises(ValueError, match="1 GiB is free"):
+        subject.refuse_memory("standard_tiled", 2**31, 0)
 
 
 def test_each_build_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,8 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     source = said["sources"][0]
     assert (source["device"], source["driver"]) == ("NVIDIA H200", run.about["driver"])
     assert {"commit", "command", "cuda", "torch"} <= source.keys()
-    assert said["parameters"] == {"d": 64, "causal": False, "dtype": "fp16"}
+    wanted = {"d": 64, "causal": False, "dtype": "fp16", "pass_": "fwd"}
+    assert said["parameters"] == wanted
     assert said["caption"] in html.unescape(speed.sentence.value) and said["caption"].startswith(
         "Rung 05"
     )

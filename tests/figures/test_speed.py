@@ -12,12 +12,20 @@ import pytest
 from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
+from fa_kernels.figures.recorded_steps import RecordedSteps
 from fa_kernels.figures.speed import speed_spec
 from fa_kernels.measure.records import load_run
 from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, MASKS, SEQLENS
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic import write_run
-from tests.figures.synthetic_speed import RATES, SPEED_ID, write_speed_run
+from tests.figures.synthetic_speed import (
+    BACKWARD_ID,
+    BACKWARD_RATES,
+    DETERMINISTIC,
+    RATES,
+    SPEED_ID,
+    write_speed_run,
+)
 from tests.figures.test_explorer import sizes
 
 TEXT = labels("speed")
@@ -62,6 +70,50 @@ def test_ratios_are_of_problems_that_both_have(runs: RecordedSpeed) -> None:
     assert runs.ratios("flash_mma", "fa3") == {}
 
 
+@pytest.fixture(scope="module")
+def backward(tmp_path_factory: pytest.TempPathFactory) -> RecordedSpeed:
+    root: Path = tmp_path_factory.mktemp("speed-backward")
+    write_speed_run(root, BACKWARD_ID, pass_="bwd")
+    return RecordedSpeed(load_run(BACKWARD_ID, root), "bwd")
+
+
+@pytest.mark.parametrize("series", BACKWARD_RATES)
+def test_a_backward_is_five_products(backward: RecordedSpeed, series: str) -> None:
+    curve = backward.curve(series, **AT)
+    assert [rate.seqlen for rate in curve.rates] == list(SEQLENS)  # without the paper's shape
+    for rate in curve.rates:
+        assert rate.tflops == pytest.approx(BACKWARD_RATES[series], rel=1e-4)
+
+
+def test_a_deterministic_dq_is_kept_apart(backward: RecordedSpeed, runs: RecordedSpeed) -> None:
+    plain, own_dq = backward.curve("flash_mma", **AT), backward.deterministic("flash_mma", **AT)
+    assert len(own_dq.rates) == len(SEQLENS)
+    for rate in own_dq.rates:
+        base = plain.at(rate.seqlen)
+        assert base and rate.ms == pytest.approx(DETERMINISTIC * base.ms, rel=1e-4)
+    assert backward.deterministic("torch_flash", **AT).rates == ()
+    assert runs.deterministic("flash_mma", **AT).rates == ()
+
+
+def test_a_row_is_of_exactly_its_problem(backward: RecordedSpeed) -> None:
+    row = backward.curve("flash_mma", **AT).rates[0].row
+    assert backward.row("flash_mma", row.problem) == row
+    assert backward.row("flash_q_outer", row.problem) is None
+
+
+def test_both_passes_in_one_at_the_papers_shape(tmp_path: Path, h200: Device) -> None:
+    assert RecordedSteps.on(h200, None, tmp_path).steps == []
+    write_speed_run(tmp_path)
+    assert RecordedSteps.on(h200, None, tmp_path).run is None  # forwards alone
+    write_speed_run(tmp_path, BACKWARD_ID, pass_="bwd")
+    steps = RecordedSteps.on(h200, None, tmp_path).steps
+    assert [step.series for step in steps] == ["flash_mma", "torch_flash", "torch_cudnn"]
+    for step in steps:
+        assert step.backward and step.both.ms == pytest.approx(1.4 * step.backward.ms, rel=1e-4)
+        assert step.both.tflops == pytest.approx(BACKWARD_RATES[step.series], rel=1e-4)
+    assert RecordedSteps.on(device("t4"), None, tmp_path).steps == []
+
+
 def test_the_mean_of_a_ratio_and_its_inverse_is_one() -> None:
     assert geometric_mean([4, 1 / 4]) == pytest.approx(1)
     assert geometric_mean([2]) == pytest.approx(2)
@@ -84,7 +136,7 @@ def test_runs_are_those_of_the_device(tmp_path: Path, h200: Device) -> None:
 @pytest.mark.parametrize("d", HEAD_DIMS)
 def test_plotly_takes_the_figure(runs: RecordedSpeed, d: int) -> None:
     curves = [runs.curve(name, **{**AT, "head_dim": d}) for name in (*runs.ours, *runs.peers)]
-    spec = speed_spec(curves, runs.run_id, TEXT)
+    spec = speed_spec(curves, runs.run_id, "fwd", TEXT)
     go.Figure(spec)
     assert min(sizes(spec)) >= 12
     for curve, line in zip(curves, spec["data"], strict=True):
@@ -99,6 +151,7 @@ def test_plotly_takes_the_figure(runs: RecordedSpeed, d: int) -> None:
 
 
 def test_without_a_run_the_axes_are_bare() -> None:
-    spec = speed_spec([], "", TEXT)
+    spec = speed_spec([], "", "bwd", TEXT)
     go.Figure(spec)
+    assert TEXT["titles"]["bwd"] in spec["layout"]["annotations"][0]["text"]
     assert spec["data"] == [] and TEXT["not_recorded"] in spec["layout"]["annotations"][0]["text"]

@@ -211,6 +211,27 @@ def test_operators_pass_torchs_own_check(name: str) -> None:
     )
 
 
+def test_what_torch_records_or_transforms_goes_by_the_operators() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    q, k, v = (x.detach() for x in inputs())
+    call = lambda a, b, c: attention(a, b, c)  # noqa: E731
+    traced = make_fx(call)(q, k, v)
+    assert torch.equal(traced(2 * q, k, v), call(2 * q, k, v))  # no constant of the first q
+    several = torch.stack([q, 2 * q])
+    batched = torch.vmap(lambda a: attention(a, k, v))(several)
+    assert torch.equal(batched, torch.stack([call(a, k, v) for a in several]))
+
+
+def test_gradients_of_several_outputs_at_once() -> None:
+    q, k, v = inputs()
+    out = attention(q, k, v)
+    several = torch.randn(2, *out.shape, dtype=out.dtype)
+    (together,) = torch.autograd.grad(out, q, several, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(out, q, d_out, retain_graph=True)[0] for d_out in several]
+    assert torch.equal(together, torch.stack(one_by_one))
+
+
 @every_option
 def test_at_once_or_by_the_operators_the_bits_are_the_same(name: str) -> None:
     call = lambda q, k, v: attention(q, k, v, return_lse=True, **OPTIONS[name]())  # noqa: E731

@@ -78,6 +78,24 @@ def test_choosing_another_rung_and_file() -> None:
     assert "tile.cuh" not in reader.file.texts
 
 
+def test_the_backward_can_be_read_where_its_lines_are_marked() -> None:
+    reader = fa.rung_reader("flash_mma", pass_="bwd")
+    kernel = "05_flash_mma_backward"
+    assert plain(reader.sentence.value).startswith("Rung 05, backward pass, after 04: ")
+    assert reader.excerpts.value.count('class="falab-idea"') == len(ideas_of(kernel)) > 0
+    assert reader.file.value == f"{kernel}.cu" and "mma_backward.cuh" in reader.file.texts
+    reader.pass_.value = "fwd"
+    assert reader.file.value == "05_flash_mma.cu" and not reader.pass_.disabled
+    reader.pass_.value = "bwd"
+    reader.rung.value = "flash_q_outer"
+    assert reader.file.value == "04_flash_q_outer.cu" and reader.pass_.disabled
+    assert reader.pass_.texts == [READER["passes"]["fwd"]]
+    reader.rung.value = "flash_mma"
+    assert reader.pass_.value == "fwd" and len(reader.pass_.texts) == 2
+    with pytest.raises(ValueError, match="pass_ = 'bwd' of 'flash_q_outer' has no marked lines"):
+        fa.rung_reader("flash_q_outer", pass_="bwd")
+
+
 def test_source_is_escaped() -> None:
     reader = fa.rung_reader("flash_q_outer")
     assert "load_tile&lt;BLOCK_M, ALIGNED&gt;" in reader.source.value

@@ -12,6 +12,7 @@ from fa_kernels.widgets import backward_check
 from fa_kernels.widgets.backward_check import MAX_SEQLEN, check_backward
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic_backward import RUN_ID, write_backward_run
+from tests.figures.synthetic_speed import BACKWARD_ID, SPEED_ID, write_speed_run
 
 TEXT, CHECK, STEPS = labels("recompute_cost"), labels("backward_check"), labels("checkpointing")
 
@@ -21,6 +22,46 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Session:
     root: Path = tmp_path_factory.mktemp("backward")
     write_backward_run(root)
     return session("numpy", root=root)
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """Both kinds of runs."""
+    root: Path = tmp_path_factory.mktemp("fast")
+    write_backward_run(root)
+    write_speed_run(root)
+    write_speed_run(root, BACKWARD_ID, pass_="bwd")
+    return session("numpy", root=root)
+
+
+def test_tensor_cores_are_weighed_against_the_matrices(fast: Session) -> None:
+    widget = fa.recompute_cost(session=fast)
+    # 5 products at 280 TFLOP/s; seven numbers a pair at 4.8 TB/s.
+    assert "5 products, takes 4.91 ms, 0.982 ms a product" in widget.sentence.value
+    assert (
+        "6.26 ms at the rate of HBM: 6.4× the time of that product, 1.3×" in widget.sentence.value
+    )
+    for run in (RUN_ID, BACKWARD_ID, SPEED_ID):
+        assert run in widget.table.value
+    widget.head_dim.value = 256
+    assert "0.32× that of the whole backward" in widget.sentence.value
+    widget.dtype.value = "fp32"
+    assert "Rung 05, on tensor cores, takes no fp32." in widget.sentence.value
+    assert TEXT["ways"]["tensor_cores"] not in widget.table.value
+
+
+def test_a_gpu_without_them(fast: Session) -> None:
+    said = fa.recompute_cost(device="t4", session=fast).sentence.value
+    assert "does not run on the" in said and "T4" in said
+
+
+def test_only_one_of_both_runs(trained: Session, tmp_path: Path) -> None:
+    assert TEXT["said_fast_unknown"] in fa.recompute_cost(session=trained).sentence.value
+    write_speed_run(tmp_path, BACKWARD_ID, pass_="bwd")
+    widget = fa.recompute_cost(session=session("numpy", root=tmp_path))
+    assert TEXT["said_no_time_of_these"] in widget.sentence.value
+    assert "4.91 ms" in widget.sentence.value
+    assert RUN_ID not in widget.table.value and BACKWARD_ID in widget.table.value
 
 
 def test_the_sentence_compares_times(trained: Session) -> None:
@@ -57,10 +98,10 @@ def test_the_check_counts_what_is_predicted(trained: Session, bare: Session) -> 
         check = fa.check_backward(session=used)
         assert check.ok and CHECK["holds"] in str(check)
         assert all(line.ratio == 1 for line in check.lines)
-    assert [line.kernel_bytes is None for line in check.lines] == [True] * 4
+    assert [line.kernel_bytes is None for line in check.lines] == [True] * 5
     assert CHECK["no_source"] in check.caption()
     recorded = fa.check_backward(session=trained)
-    assert [line.kernel_bytes is None for line in recorded.lines] == [False] * 3 + [True]
+    assert [line.kernel_bytes is None for line in recorded.lines] == [False] * 3 + [True] * 2
     assert 'data-fa-table="backward-check"' in recorded._repr_html_()
 
 

@@ -12,7 +12,7 @@ import fa_kernels as fa
 from fa_kernels.measure.speed_run import SEQLENS
 from fa_kernels.session import Session, session
 from fa_kernels.widgets.text import labels
-from tests.figures.synthetic_speed import SPEED_ID, write_speed_run
+from tests.figures.synthetic_speed import BACKWARD_ID, SPEED_ID, write_speed_run
 
 TEXT = labels("speed")
 
@@ -21,6 +21,7 @@ TEXT = labels("speed")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Session:
     root: Path = tmp_path_factory.mktemp("speed")
     write_speed_run(root)
+    write_speed_run(root, BACKWARD_ID, pass_="bwd")
     return session("numpy", root=root)
 
 
@@ -41,7 +42,7 @@ def test_the_sentence_is_computed(timed: Session) -> None:
 def test_the_table_has_every_number_and_its_source(timed: Session) -> None:
     widget = fa.speed(session=timed)
     table = widget.table.value
-    assert f"recorded {SPEED_ID}" in table and TEXT["flops_none"] in plain(table)
+    assert f"recorded {SPEED_ID}" in table and "FLOP: 4 N² d per head" in plain(table)
     assert table.count("<tr>") == 1 + len(SEQLENS) and table.count("<td>1.25×</td>") == len(SEQLENS)
     assert "time of torch flash / time of 05" in table
     assert "16384 tokens of width 2048" in table
@@ -53,14 +54,46 @@ def test_controls_move_figure_sentence_and_convention(timed: Session) -> None:
     widget.head_dim.value = 256
     assert "d = 256, fp16, no mask" in widget.table.value
     widget.causal.value = True
-    assert TEXT["flops_causal"] in plain(widget.table.value) and widget.figure.spec != spec
+    assert "N (N + 1) / 2 of N²" in plain(widget.table.value) and widget.figure.spec != spec
     widget.dtype.value = "bf16"
     assert "d = 256, bf16, causal mask" in widget.table.value and not widget.figure.stale
     assert [rate.row.dtype for rate in widget.curve("flash_mma").rates] == ["bfloat16"] * 6
     assert widget.curve("flash_mma").rates[0].row.causal == "bottom_right"
 
 
+def test_the_backward_has_its_run_its_flop_and_its_option(timed: Session) -> None:
+    widget = fa.speed(session=timed, pass_="bwd")
+    said, table = plain(widget.sentence.value), widget.table.value
+    assert said.startswith("The backward pass of rung 05 computes 280 to 280 TFLOP/s")
+    assert "1.25× the speed of torch flash" in said
+    assert said.endswith("With a deterministic dQ it takes 1.50× the time (1.50× to 1.50×).")
+    assert f"recorded {BACKWARD_ID}" in table and "FLOP: 10 N² d per head, 5 products" in table
+    assert "05, deterministic dQ: median" in table
+    assert [rate.row.metric for rate in widget.deterministic.rates] == (
+        ["deterministic_latency_ms"] * len(SEQLENS)
+    )
+    heading = widget.figure.spec["layout"]["annotations"][0]["text"]
+    assert TEXT["titles"]["bwd"] in heading and BACKWARD_ID in heading
+    widget.pass_.value = "fwd"
+    assert plain(widget.sentence.value) == plain(fa.speed(session=timed).sentence.value)
+    assert f"recorded {SPEED_ID}" in widget.table.value and not widget.deterministic.rates
+    assert "FLOP: 4 N² d per head, 2 products" in widget.table.value
+
+
+def test_both_passes_as_one_call(timed: Session, bare: Session) -> None:
+    table = fa.step_times(session=timed)
+    assert [row[0] for row in table.cells()[1:]] == [
+        "05 flash, tensor cores", "torch flash", "torch cuDNN",
+    ]  # fmt: skip
+    assert [row[-1] for row in table.cells()[1:]] == ["1.00", "1.25", "0.70"]
+    assert "0.80× the time of torch flash and 1.43× the time of torch cuDNN" in table.sentence()
+    assert "B = 64, H = 16, N = 1024, d = 64, fp16" in str(table) and BACKWARD_ID in str(table)
+    assert 'data-fa-table="step-times"' in table._repr_html_()
+    assert "make measure ARGS=--speed" in str(fa.step_times(session=bare))
+
+
 def test_without_a_run_it_says_so(bare: Session) -> None:
+    assert "the backward pass" in fa.speed(session=bare, pass_="bwd").sentence.value
     widget = fa.speed(session=bare)
     assert "make measure ARGS=--speed" in widget.sentence.value
     assert TEXT["not_recorded"] in widget.table.value and widget.figure.spec["data"] == []
@@ -73,6 +106,7 @@ def test_without_a_run_it_says_so(bare: Session) -> None:
         ({"d": 80}, "d = 80 is not measured here: use 64, 128, 256"),
         ({"causal": "top_left"}, "causal = 'top_left' is not measured here: use False, True"),
         ({"dtype": "fp32"}, "dtype = 'fp32' is not measured here: use fp16, bf16"),
+        ({"pass_": "both"}, "pass_ = 'both' is not measured here: use fwd, bwd"),
     ],
 )
 def test_what_is_not_measured_is_refused(arguments: dict[str, object], words: str) -> None:
@@ -81,11 +115,21 @@ def test_what_is_not_measured_is_refused(arguments: dict[str, object], words: st
 
 
 def test_the_recorded_run_is_shown() -> None:
-    """The run of this checkout: rung 05 and both peers at every d, mask and dtype."""
+    """The runs of this checkout: rung 05 and both peers at every d, mask and dtype.
+
+    Notebook 05 says of the backward that rung 05 stands between them.
+    """
     used = session("numpy")
     for d in (64, 128, 256):
         for causal in (False, True):
             for dtype in ("fp16", "bf16"):
+                backward = fa.speed(d, causal, dtype=dtype, pass_="bwd", session=used)
+                for rate in backward.curve("flash_mma").rates:
+                    flash, cudnn = (
+                        backward.curve(f"torch_{name}").at(rate.seqlen)
+                        for name in ("flash", "cudnn")
+                    )
+                    assert flash and cudnn and flash.tflops < rate.tflops < cudnn.tflops
                 widget = fa.speed(d, causal, dtype=dtype, session=used)
                 assert {"flash_mma", "torch_flash", "torch_cudnn"} <= {
                     curve.series for curve in widget.curves if len(curve.rates) == len(SEQLENS)

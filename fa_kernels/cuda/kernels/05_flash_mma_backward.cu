@@ -3,15 +3,18 @@
 //
 // Source: FlashAttention-2 (arXiv 2307.08691), Algorithm 2 and section 3.3. Differs from it in that
 //   S and dP are computed transposed, so that P and dS are operands where they were made (as in
-//   FlashAttention-3), in having one barrier a visit (dS of a Q tile waits in shared memory until
-//   the next visit multiplies it by K), and in the order of the Q tiles: each block begins at
-//   another and goes round, so that additions to dq rarely meet. -DDETERMINISTIC leaves dq out
-//   there; blocks that own a Q tile compute S and dP again for it.
+//   FlashAttention-3), in having, with STAGES = 2, one barrier of all warps a visit (dS of a Q tile
+//   waits in shared memory until the next visit multiplies it by K), and in the order of the Q
+//   tiles: up to d = 128 each block begins at another and goes round, so that additions to dq
+//   rarely meet.
+//   -DDETERMINISTIC leaves dq out there; blocks that own a Q tile compute S and dP again for it.
 // Tensors: q, d_out, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads_kv, seqlen_k,
 //   HEAD_DIM); any batch/head/row strides, last axis contiguous; fp16 or bf16; lse as the forward
-//   gives it. dk, dv like k, v; dq like q, contiguous. Workspace, fp32: delta like lse; dq_sum like
-//   q, all zero; with a bias row_m and row_scale like lse. With -DBLOCK_SPARSE a block mask and the
-//   lists of tiles (block_mask.cuh): by K/V tile for _keys, by Q tile for the others.
+//   gives it, contiguous. dk, dv like k, v; dq like q, contiguous. Workspace, fp32, contiguous:
+//   delta like lse; dq_sum like q, all zero, from a multiple of 16 bytes on; with a bias row_m and
+//   row_scale like lse (without one both are lse). With -DBLOCK_SPARSE a block mask and the lists
+//   of tiles (block_mask.cuh): by K/V tile for _keys, by Q tile for the others. scale is
+//   softmax_scale times log2(e), with a bias softmax_scale itself (score.cuh).
 // Launch: THREADS per block; grid and dynamic shared memory of
 //   flash_mma_backward_delta       a block per Q tile of every head of q           none
 //   flash_mma_backward_statistics  the same; only with a bias                      SMEM_BYTES
@@ -30,8 +33,10 @@
 //   dq only with -DDETERMINISTIC. A row with no kept key gives dq 0 and adds 0 to dk and dv. NaN or
 //   inf in a row of q, dO, k or v spreads within its tiles.
 // Architectures: sm_80 and later.
-// Changed from 04: five products on tensor cores, operands copied ahead (STAGES = 2). P and dP need
-//   no shared memory. From sm_90 on four additions to dq are one instruction.
+// Changed from 04: five products on tensor cores, operands copied ahead (STAGES = 2). dP needs no
+//   shared memory, nor does P where a warp has its keys alone (SIDES = 1). With 8 warps or more
+//   those of one scheduler take turns with dS K. From sm_90 on four additions to dq are one
+//   instruction.
 // Limits and verdict: bound by what mma.sync and shared memory can do together, with two warps a
 //   scheduler, since dk and dv take half of all registers: a visit reads Q and dO twice for every
 //   16 or 32 keys. Hopper's warpgroup instructions (wgmma) read them once for 128.

@@ -15,6 +15,10 @@
 #include "io.cuh"
 #include "mma.cuh"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "mma.m16n8k16 and cp.async need sm_80 or later"
+#endif
+
 constexpr int WARPS = THREADS / WARP;
 constexpr int WARP_KEYS = BLOCK_N * SIDES / WARPS;
 constexpr int KEY_FRAGS = WARP_KEYS / 16;                 // of 16 keys
@@ -33,6 +37,7 @@ static_assert(BLOCK_M % ROWS_AT_ONCE == 0 && ROWS_AT_ONCE % 16 == 0 && SIDE_ROWS
               "whole fragments of rows");
 static_assert(STAGES == 1 || STAGES == 2, "Q and dO are single or double buffered");
 static_assert(SIDES == 1 || SIDES == 2 || SIDES == 4, "columns are dealt out in powers of two");
+static_assert(HEAD_DIM_PAD % (16 * SIDES) == 0, "every side has whole pairs of fragments");
 static_assert(SIDES == 1 || WARPS / SIDES < 16, "a barrier for every group of warps");
 static_assert(SMEM_BYTES == 2 * KV_BYTES + STAGES * (2 * Q_BYTES + ROW_ARRAYS * ROW_BYTES) +
                                 (SIDES > 1 ? 3 : 2) * S_BYTES + 2 * MASK_SMEM_BYTES,
@@ -168,9 +173,14 @@ __device__ __forceinline__ void scores(Scores& s, unsigned key_tile, unsigned ro
     const TileReader<> keys = reader_of_a(not_kept(key_tile), at.key0, 0, at.lane);
     const TileReader<> rows =
         reader_of_columns(not_kept(row_tile), row0 + at.side * SIDE_ROWS, at.lane);
+    // ldmatrix reads two fragments; for a last one that is alone it reads the same rows twice.
+    const TileReader<> alone =
+        reader_of_columns(not_kept(row_tile), row0 + at.side * SIDE_ROWS, at.lane % 16);
     multiply<HEAD_DIM_PAD / 16>(
         s, [&](unsigned(&a)[KEY_FRAGS][4], int k) { read_a(a, keys, k); },
-        [&](unsigned(&b)[4], int n, int k) { ldmatrix(b, rows.at(8 * n, 2 * k)); });
+        [&](unsigned(&b)[4], int n, int k) {
+            ldmatrix(b, (n + 1 < ROW_FRAGS ? rows : alone).at(8 * n, 2 * k));
+        });
 }
 
 #if DROPOUT == 1
