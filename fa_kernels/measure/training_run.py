@@ -12,7 +12,7 @@ from typing import Any
 
 from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.point import Contender, row_of
-from fa_kernels.measure.special_run import open_run
+from fa_kernels.measure.special_run import measure_each, open_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import GIB
 
@@ -222,15 +222,11 @@ def record_training(
     done = {(row.seqlen_q, row.dropout_p) for row in rows}
     work = [p for p in problems() if (p.seqlen_q, p.dropout_p) not in done]
     say(f"{len(rows)} rows recorded, {len(work)} problems to do")
-    for number, problem in enumerate(work):
-        elapsed = time.monotonic() - start
-        if seconds is not None and elapsed > seconds:
-            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
-            return folder, False
-        found = list(measure_training(problem))
-        records.append_rows(folder, found)
-        say(f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: {_summary(found)}")
-    return folder, True
+
+    def measure(problem: AttentionProblem) -> list[records.Row]:
+        return list(measure_training(problem))
+
+    return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
 
 
 def _summary(rows: Sequence[records.Row]) -> str:

@@ -82,6 +82,29 @@ def test_all_options_over_transposed_views(variant: str, dtype: Any) -> None:
     assert_near(out_and_gradients(call, bshd_views(dtype)), truth(), dtype)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_repeated_calls_on_tensor_cores(dtype: Any, dropout_p: float, deterministic: bool) -> None:
+    """Calls that need no more than a recipe: the second is launched from what the first laid out,
+    with other tensors and another seed."""
+    for seed in (7, 2**63 + 5):
+        given: dict[str, Any] = {"causal": True, "dropout_p": dropout_p}
+        given |= {"seed": seed} if dropout_p else {}
+        gpu = given | {"variant": "flash_mma", "deterministic": deterministic}
+        got = out_and_gradients(functools.partial(attention, **gpu), bshd_views(dtype))
+        assert got[0].stride() == bshd_views(dtype)[0].stride()  # no copy on the way to a model
+        views = bshd_views(torch.float64, "cpu")
+        want = out_and_gradients(functools.partial(attention, **given), views)
+        assert_near(got, want, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_all_options_on_tensor_cores(dtype: Any) -> None:
+    call = lambda *x: attention(*x, variant="flash_mma", **options(dtype))  # noqa: E731
+    assert_near(out_and_gradients(call, bshd_views(dtype)), truth(), dtype)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradient_of_lse(variant: str) -> None:
     q, k, v, _ = (x.detach() for x in bshd_views(torch.float32))
