@@ -94,16 +94,28 @@ def _backward(speed: RecordedSpeed | None) -> str:
 
 
 def _status() -> str:
-    """Who runs it: "auto", or who names it as long as not every case is verified."""
-    kernel = VARIANTS[SHOWN].kernel
-    status = unverified().get(kernel)
-    if status is None:
-        return f'`variant="auto"` takes `{kernel}` for fp16 and bf16 on a GPU.'
-    return (
-        f'Call it by name, `fa.attention(q, k, v, variant="{SHOWN}")`: `variant="auto"`, the '
-        f"default, takes a kernel only when every case is verified, and this one is {status}. "
-        "Until then it takes `04_flash_q_outer`; `make verify` on your GPU changes that."
-    )
+    """Who runs them: "auto", or who names them as long as not every case is verified."""
+    variant, waiting = VARIANTS[SHOWN], unverified()
+    assert variant.backward is not None
+    calls = {
+        variant.kernel: (f'fa.attention(q, k, v, variant="{SHOWN}")', "04_flash_q_outer"),
+        variant.backward.kernel: (
+            f'fa.attention_backward(..., variant="{SHOWN}")',
+            "04_flash_q_outer_backward",
+        ),
+    }
+    taken = [f"`{kernel}`" for kernel in calls if kernel not in waiting]
+    said = []
+    if taken:
+        said.append(f'`variant="auto"` takes {_listed(taken)} for fp16 and bf16 on a GPU.')
+    for kernel, (call, instead) in calls.items():
+        if kernel in waiting:
+            said.append(
+                f"Call `{kernel}` by name, `{call}`: the default takes a kernel only when every "
+                f"case is verified, and this one is {waiting[kernel]}. Until then it takes "
+                f"`{instead}`; `make verify` on your GPU changes that."
+            )
+    return " ".join(said)
 
 
 def _slower(ratios: Mapping[AttentionProblem, float], peer: str) -> str:
