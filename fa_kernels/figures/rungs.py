@@ -41,8 +41,13 @@ class Rung:
 
     def launch_name(self, launch: CompiledLaunch) -> str:
         """The part of an entry's name that tells it from the rung's other launches, or ""."""
-        stem = self.variant.kernel.partition("_")[2]
-        return launch.entry.removeprefix(stem).strip("_")
+        backward = self.variant.backward
+        kernels = [backward.kernel] if backward else []
+        for kernel in (*kernels, self.variant.kernel):  # the longer name first
+            launch_of = kernel.partition("_")[2]
+            if launch.entry.startswith(launch_of):
+                return launch.entry.removeprefix(launch_of).strip("_")
+        return launch.entry
 
 
 def number_of(variant: Variant) -> str:
@@ -60,11 +65,13 @@ def in_rung_order() -> list[Variant]:
     return sorted(RUNGS.values(), key=lambda variant: variant.kernel)
 
 
-def rungs(dtype: str, head_dim: int, arch: int) -> list[Rung]:
-    """Every rung as it is shipped for a GPU, recorded or compiled here."""
+def rungs(dtype: str, head_dim: int, arch: int, pass_: str = "fwd") -> list[Rung]:
+    """Every rung that has this pass, as it is shipped for a GPU, recorded or compiled here."""
     found = []
     for variant in in_rung_order():
-        shipped = Shipped.of(variant, dtype, head_dim, arch)
+        if pass_ == "bwd" and variant.backward is None:
+            continue
+        shipped = Shipped.of(variant, dtype, head_dim, arch, pass_)
         found.append(Rung(variant, shipped.build() if shipped else None))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -23,6 +24,8 @@ from fa_kernels.variants import RUNGS, Variant
 
 #: What the record holds: the GPUs of data centres, the oldest and the one that was measured on.
 ARCHS, DTYPES, HEAD_DIMS = (80, 90), ("float16", "float32"), (64, 128)
+#: Of what a call compiles: its forward pass, and its backward where it has one.
+PASSES = ("fwd", "bwd")
 #: The problem that launches are planned for; a plan may depend on the number of blocks.
 SEQLEN = 4096
 
@@ -38,14 +41,17 @@ class Shipped:
     arch: int
 
     @classmethod
-    def of(cls, variant: Variant, dtype: str, head_dim: int, arch: int) -> Shipped | None:
-        """None where the variant takes no such dtype, or has no kernel for the architecture."""
-        if dtype not in variant.dtypes or arch not in architectures(variant.kernel):
+    def of(
+        cls, variant: Variant, dtype: str, head_dim: int, arch: int, pass_: str = "fwd"
+    ) -> Shipped | None:
+        """None where the variant has no such pass, dtype, or kernel for the architecture."""
+        runs = variant if pass_ == "fwd" else variant.backward
+        if runs is None or dtype not in variant.dtypes or arch not in architectures(runs.kernel):
             return None
         problem = AttentionProblem.of_tokens(SEQLEN, head_dim, dtype)
         limit = SM_LIMITS[arch].smem_per_block_bytes
-        tiling = variant.default_tiling(head_dim, problem.itemsize, limit)
-        return cls(variant, problem, tiling, variant.plan(problem, tiling), arch)
+        tiling = runs.default_tiling(head_dim, problem.itemsize, limit)
+        return cls(variant, problem, tiling, runs.plan(problem, tiling), arch)
 
     def build(self, root: Path | None = None) -> Build | None:
         """The record's, if it is of today's kernel; compiled here where it is not, if possible.
@@ -78,11 +84,10 @@ class Shipped:
 
 def shipped(arch: int) -> Iterator[Shipped]:
     """Every build of the record of one architecture, in rung order."""
-    for variant in RUNGS.values():
-        for dtype in DTYPES:
-            for head_dim in HEAD_DIMS:
-                if found := Shipped.of(variant, dtype, head_dim, arch):
-                    yield found
+    every = itertools.product(PASSES, RUNGS.values(), DTYPES, HEAD_DIMS)
+    for pass_, variant, dtype, head_dim in every:
+        if found := Shipped.of(variant, dtype, head_dim, arch, pass_):
+            yield found
 
 
 def out_of_date(arch: int, root: Path | None = None) -> list[str]:

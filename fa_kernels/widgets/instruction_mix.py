@@ -91,7 +91,12 @@ class InstructionMixView(RungView):
 
 
 def instruction_mix(
-    d: int = 64, *, dtype: str = "fp16", arch: int | str = 90, part: str = LOOPS
+    d: int = 64,
+    *,
+    dtype: str = "fp16",
+    arch: int | str = 90,
+    part: str = LOOPS,
+    pass_: str = "fwd",
 ) -> InstructionMixView:
     """Instructions of every rung's machine code by class: tensor core, fp32, loads and the rest.
 
@@ -99,7 +104,7 @@ def instruction_mix(
     most, can be looked at by themselves.
 
     Args:
-        d, dtype, arch: as `resources`.
+        d, dtype, arch, pass_: as `resources`.
         part: "loops" (the innermost loops that multiply) or "everything".
 
     Raises:
@@ -107,4 +112,4 @@ def instruction_mix(
     """
     if part not in PARTS:
         raise ValueError(f"part = {part!r} is not known: use {LOOPS!r} or {EVERYTHING!r}.")
-    return InstructionMixView(Compiled.of(d, dtype, arch), part)
+    return InstructionMixView(Compiled.of(d, dtype, arch, pass_), part)

@@ -31,7 +31,10 @@ def takeaway(found: Sequence[Rung], arch: int) -> str:
     rows = launches(found)
     if not rows:
         return str(text["said_nothing"])
-    rung, launch = rows[-1]
+    last = rows[-1][0]
+    # Of several launches the one that fills the registers of an SM most: it does the work.
+    of_last = [launch for rung, launch in rows if rung is last]
+    rung, launch = last, max(of_last, key=lambda launch: launch.registers * launch.threads)
     at = launch.occupancy(arch)
     said = text["said"].format(
         name=rung.said, limiter=at.limiter, blocks=at.blocks, warps=at.warps, most=at.max_warps,
@@ -81,7 +84,9 @@ class Resources(RungView):
         self.show(resources_spec(rows, setting.arch, self.text), alt, said, table, stamp)
 
 
-def resources(d: int = 64, *, dtype: str = "fp16", arch: int | str = 90) -> Resources:
+def resources(
+    d: int = 64, *, dtype: str = "fp16", arch: int | str = 90, pass_: str = "fwd"
+) -> Resources:
     """What a block of every rung takes of an SM, how many fit, and which limit binds.
 
     Read from the compiled code as it is shipped: data/compiled, or NVRTC where a kernel has changed
@@ -91,8 +96,9 @@ def resources(d: int = 64, *, dtype: str = "fp16", arch: int | str = 90) -> Reso
         d: head dimension, 64 or 128.
         dtype: "fp16" or "fp32".
         arch: 80 (A100) or 90 (H100, H200), also as "sm_90".
+        pass_: "fwd" or "bwd".
 
     Raises:
         ValueError: something of which no build is kept; value, limit and remedy.
     """
-    return Resources(Compiled.of(d, dtype, arch))
+    return Resources(Compiled.of(d, dtype, arch, pass_))

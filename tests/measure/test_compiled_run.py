@@ -11,6 +11,7 @@ from fa_kernels.cuda import compiled, sass
 from fa_kernels.cuda.compiled import REFRESH, CompiledLaunch, read_record
 from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.measure import compiled_run
+from fa_kernels.measure.compile_all import SPILL_LIMIT, SPILLING_KERNEL
 from fa_kernels.measure.compiled_run import (
     ARCHS,
     Shipped,
@@ -39,7 +40,23 @@ def test_every_rung_is_recorded_without_spills(arch: int) -> None:
     for name, entry in kernels.items():
         for build in entry["builds"]:
             for launch in build["launches"]:
-                assert launch["counts"] and launch["spill_bytes"] == 0, name
+                # compile_all.py says why this kernel may, on other GPUs than it was made for.
+                most = SPILL_LIMIT if (name, arch) == (SPILLING_KERNEL, 80) else 0
+                assert launch["counts"] and launch["spill_bytes"] <= most, name
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    "variant", [v for v in RUNGS.values() if v.tensor_cores], ids=lambda v: v.name
+)
+def test_gradients_on_tensor_cores_are_recorded_on_them(variant: Variant, arch: int) -> None:
+    """S, dP, dV, dK and dQ of the tiles of a visit, all of them on tensor cores."""
+    assert variant.backward is not None
+    builds = read_record(arch)["kernels"][variant.backward.kernel]["builds"]
+    assert {build["head_dim"] for build in builds} == set(compiled_run.HEAD_DIMS)
+    for build in builds:
+        (keys,) = (line for line in build["launches"] if line["entry"].endswith("_keys"))
+        assert keys["products"] and all(name.startswith("HMMA") for name in keys["products"])
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,10 +143,21 @@ def test_spills_are_named() -> None:
     assert resources.takeaway([], 90) == RESOURCES["said_nothing"]
 
 
+@pytest.mark.parametrize("make", [fa.resources, fa.instruction_mix])
+def test_gradients_have_kernels_of_their_own(make: Any) -> None:
+    view = make(d=128, pass_="bwd")
+    assert "rung 05" in view.sentence.value and "backward pass" in view.table.value
+    assert "keys" in view.table.value and "flash_mma_backward" in view.table.value
+    view.pass_.value = "fwd"
+    assert "forward pass" in view.table.value and "backward" not in view.table.value
+    with pytest.raises(ValueError, match="pass_ = 'both' is not among the builds: use fwd, bwd"):
+        make(pass_="both")
+
+
 def test_what_is_missing_or_old_is_in_the_caption(monkeypatch: pytest.MonkeyPatch) -> None:
     build = Build("flash_q_outer", 90, "float16", 64, (64, 64), (), "recorded", current=False)
     found = [Rung(VARIANTS["standard_tiled"], None), Rung(VARIANTS["flash_q_outer"], build)]
-    monkeypatch.setattr(rung_view, "rungs", lambda dtype, d, arch: found)
+    monkeypatch.setattr(rung_view, "rungs", lambda dtype, d, arch, pass_: found)
     caption = plain(fa.resources().table.value)
     assert "Not recorded for this GPU: 02 standard" in caption
     assert "Changed since it was recorded: 04 flash" in caption and "--record" in caption
@@ -189,7 +201,7 @@ def test_another_part_is_refused() -> None:
 
 
 def test_without_any_build_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rung_view, "rungs", lambda dtype, d, arch: [])
+    monkeypatch.setattr(rung_view, "rungs", lambda dtype, d, arch, pass_: [])
     assert MIX["said_nothing"] in fa.instruction_mix().sentence.value
     assert RESOURCES["said_nothing"] in fa.resources().sentence.value
 
