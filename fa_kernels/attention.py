@@ -85,11 +85,8 @@ def attention(
         ModuleNotFoundError: bf16 without ml_dtypes.
     """
     key = None
-    if (
-        mask is None and bias is None and block_mask is None and window is None
-        and recipe.takes(dropout_p, seed) and dropout_keep is None
-        and cu_seqlens_q is None and cu_seqlens_k is None
-    ):  # fmt: skip
+    unusual = (mask, bias, block_mask, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
+    if recipe.takes(dropout_p, seed, *unusual):
         key = recipe.key(q, k, v, variant, tiling, backend, causal, softmax_scale, dropout_p)
         if (known := recipe.find(key)) is not None:
             with contextlib.suppress(MemoryError):  # which the checks below say in words
@@ -170,11 +167,8 @@ def attention_backward(
         ValueError, NotImplementedError, TypeError: as `fa.attention`, before any allocation.
     """
     tensors, key = (d_out, q, k, v, out, lse), None
-    if (
-        mask is None and bias is None and block_mask is None and window is None
-        and recipe.takes(dropout_p, seed) and dropout_keep is None
-        and cu_seqlens_q is None and cu_seqlens_k is None
-    ):  # fmt: skip
+    unusual = (mask, bias, block_mask, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
+    if recipe.takes(dropout_p, seed, *unusual):
         options = (variant, tiling, backend, causal, softmax_scale, dropout_p, deterministic)
         key = recipe_backward.key(tensors, *options)
         if (known := recipe.find(key)) is not None:

@@ -24,12 +24,17 @@ _BAND = np.dtype([("begin", "<i8"), ("end", "<i8"), ("bottom_right", "<i8")])
 UNBOUNDED = 2**40
 
 
+def used_in_place(array: Any) -> bool:
+    """True if kernels take the array as it lies: last axis contiguous, strides whole elements."""
+    whole = all(stride % array.itemsize == 0 for stride in array.strides)
+    return whole and (array.shape[-1] == 1 or array.strides[-1] == array.itemsize)
+
+
 def usable(name: str, array: Any) -> Any:
     """`array` itself if its last axis is contiguous, else one contiguous copy, with a warning."""
     import cupy
 
-    whole = all(stride % array.itemsize == 0 for stride in array.strides)
-    if whole and (array.shape[-1] == 1 or array.strides[-1] == array.itemsize):
+    if used_in_place(array):
         return array
     warnings.warn(
         f"{name} has strides {array.strides} bytes: its last axis is not contiguous (or a stride "

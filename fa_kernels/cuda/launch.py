@@ -79,6 +79,14 @@ def load_in_parallel(plans: Iterable[LaunchPlan], threads: int = 32) -> int:
     return len(builds)
 
 
+def loaded(plan: LaunchPlan, step: LaunchStep) -> Any:
+    """The kernel of one step, compiled and allowed the shared memory that the step asks for."""
+    kernel = load_entry(plan.kernel, plan.macros, step.entry)
+    if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
+        kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+    return kernel
+
+
 def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
     """Launch one step on CuPy's current stream.
 
@@ -98,9 +106,7 @@ def launch(plan: LaunchPlan, step: LaunchStep, args: Sequence[Any]) -> None:
                 )
         elif not isinstance(arg, (np.generic, np.ndarray)):
             raise TypeError(f"kernel argument {arg!r} must be a NumPy scalar of the kernel's width")
-    kernel = load_entry(plan.kernel, plan.macros, step.entry)
-    if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
-        kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+    kernel = loaded(plan, step)
     kernel((step.grid,), (step.threads,), tuple(args), shared_mem=step.smem_bytes)
 
 

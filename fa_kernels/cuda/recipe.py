@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda.compile import load_entry
-from fa_kernels.cuda.launch import DEFAULT_SMEM_BYTES
+from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.tiling import Tiling
 
@@ -76,10 +75,7 @@ class Recipe:
         from cupy_backends.cuda.api import driver
 
         (step,) = plan.steps
-        kernel = load_entry(plan.kernel, plan.macros, step.entry)
-        if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
-            kernel.max_dynamic_shared_size_bytes = step.smem_bytes
-        self._function = kernel.kernel  # keeps its module loaded
+        self._function = loaded(plan, step).kernel  # keeps its module loaded
         self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
         self._shape = (self._function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
         out, lse = args[6], args[8]
@@ -146,8 +142,12 @@ def seeds_among(values: Sequence[np.ndarray]) -> list[np.ndarray]:
     return found
 
 
-def takes(dropout_p: Any, seed: Any) -> bool:
-    """True if dropout is off, or drawn from a seed: what a recipe can be told at each call."""
+def takes(dropout_p: Any, seed: Any, *unusual: Any) -> bool:
+    """True of a call without `unusual` options, all None, whose dropout is off or drawn from a
+    seed: that is what a recipe can be told at each call."""
+    for option in unusual:  # a loop: at every call, and a generator takes longer
+        if option is not None:
+            return False
     if type(dropout_p) not in (int, float):
         return False
     if dropout_p == 0.0:

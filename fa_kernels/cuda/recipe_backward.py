@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda.compile import load_entry
-from fa_kernels.cuda.launch import DEFAULT_SMEM_BYTES
+from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.recipe import PLAIN, Unmade, seeds_among
 
@@ -60,7 +59,7 @@ class BackwardRecipe:
         from cupy_backends.cuda.api import driver, runtime
 
         self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
-        self._clear, self._inputs = runtime.memsetAsync, len(record.inputs)
+        self._clear = runtime.memsetAsync
         self._made = [(array.shape, array.dtype) for array in record.made]
         self._pointers = (ctypes.c_uint64 * (len(record.inputs) + len(record.made)))()
         first = ctypes.addressof(self._pointers)
@@ -73,9 +72,7 @@ class BackwardRecipe:
                 self._steps.append((record.slot(recorded), nbytes))
                 continue
             plan, step, args = recorded
-            kernel = load_entry(plan.kernel, plan.macros, step.entry)
-            if step.smem_bytes + step.static_smem_bytes > DEFAULT_SMEM_BYTES:
-                kernel.max_dynamic_shared_size_bytes = step.smem_bytes
+            function = loaded(plan, step).kernel
             addresses, values = [], []
             for arg in args:
                 slot = record.slot(arg)
@@ -85,9 +82,9 @@ class BackwardRecipe:
                 else:
                     addresses.append(first + 8 * slot)
             params = (ctypes.c_uint64 * len(addresses))(*addresses)
-            self._alive += [*values, params, kernel.kernel]  # the last keeps its module loaded
+            self._alive += [*values, params, function]  # the last keeps its module loaded
             self._seeds += seeds_among(values)
-            shape = (kernel.kernel.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
+            shape = (function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
             self._steps.append((shape, ctypes.addressof(params)))
         # The driver copies the values while it launches, without the interpreter's lock.
         self._lock = threading.Lock()

@@ -266,7 +266,7 @@ def recipe_of(
     def prepare(
         q: Any, k: Any, v: Any, problem: AttentionProblem, tiling: Tiling, **options: Any
     ) -> Recipe | None:
-        if any(x.shape[-1] > 1 and x.strides[-1] != x.itemsize for x in (q, k, v)):
+        if not all(map(arguments.used_in_place, (q, k, v))):
             return None
         by_rows = lies_by_rows(q.shape, q.strides)
 
@@ -274,8 +274,6 @@ def recipe_of(
             return Unmade(shape, dtype, by_rows and len(shape) == 4)
 
         call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=results, **options)
-        if not (call.q is q and call.k is k and call.v is v):
-            return None
         return Recipe(call.plan, _flash_arguments(call, (), tile_list.by_q, after_scale(problem)))
 
     return prepare

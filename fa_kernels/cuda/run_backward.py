@@ -235,9 +235,7 @@ def prepare_flash_mma_backward(
 ) -> BackwardRecipe | None:
     """The launches of a repeated call without extras; None where an array would be copied first."""
     tensors = (d_out, q, k, v, out, lse)
-    last = [x.shape[-1] == 1 or x.strides[-1] == x.itemsize for x in tensors]
-    whole = [step % x.itemsize == 0 for x in tensors for step in x.strides]
-    if not (all(last) and all(whole) and tensors[-1].flags.c_contiguous):
+    if not (all(map(arguments.used_in_place, tensors)) and lse.flags.c_contiguous):
         return None
     tensors = tuple(x.view() for x in tensors)  # an array that comes twice has two places
     record, options = Record(tensors), {"deterministic": deterministic}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
+from fa_kernels.figures.recorded_steps import RecordedSteps
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.variants import VARIANTS
@@ -76,15 +77,11 @@ def _backward(speed: RecordedSpeed | None) -> str:
     if not fa2 or not cudnn:
         return ""
     beginning = f"**Gradients.** `{backward.kernel}` likewise"
-    both = {
-        row.series: row
-        for row in speed.run.select(metric="latency_ms", status="ok", pass_="both")
-        if row.median
-    }
+    both = {step.series: step.both for step in RecordedSteps(speed.run).steps}
     said = ""
     if {SHOWN, FA2, CUDNN} <= both.keys():
-        ours, flash, cudnns = (f"{both[name].median:.2f}" for name in (SHOWN, FA2, CUDNN))
-        at = both[SHOWN]
+        ours, flash, cudnns = (f"{both[name].ms:.2f}" for name in (SHOWN, FA2, CUDNN))
+        at = both[SHOWN].row
         said = (
             f" Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
             f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take "

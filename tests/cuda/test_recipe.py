@@ -32,7 +32,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(driver=driver))
     compiled = lambda name, macros, entry: Compiled(entry, made)  # noqa: E731
-    monkeypatch.setattr(recipe, "load_entry", compiled)
     monkeypatch.setattr(launch, "load_entry", compiled)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(recipe, "_recipes", {})

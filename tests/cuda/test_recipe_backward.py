@@ -37,7 +37,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api"):
         monkeypatch.setitem(sys.modules, name, api)
     compiled = lambda name, macros, entry: Compiled(entry, made)  # noqa: E731
-    monkeypatch.setattr(recipe_backward, "load_entry", compiled)
     monkeypatch.setattr(launch, "load_entry", compiled)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     return made
