@@ -116,7 +116,9 @@ def dropout_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, .
     if problem.dropout_p == 0.0:
         return ()
     assert problem.seed is not None
-    return np.uint64(problem.seed), np.uint32(threshold(problem.dropout_p)), keep_scale
+    # Kernels compare in the upper half of a word, where the odd key's bits are already.
+    drop_below = np.uint32(threshold(problem.dropout_p) << 16)
+    return np.uint64(problem.seed), drop_below, keep_scale
 
 
 def extras_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:

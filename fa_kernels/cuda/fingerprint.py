@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from fa_kernels.block_mask import BlockMask
@@ -31,6 +32,8 @@ _DEFAULTS: dict[Any, Callable[..., Tiling]] = {
     plan_flash_mma: default_mma_tiling,
     plan_flash_mma_backward: default_mma_backward_tiling,
 }
+#: Shared memory of a block on the GPUs with tensor cores for 05: sm_86 and 89, sm_80, sm_90.
+_SMEM_PER_BLOCK = (99 * KIB, 163 * KIB, HOPPER_SMEM_PER_BLOCK)
 #: Options as fields of a problem; each is a build of its own.
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"window": (100, 0)},
@@ -81,9 +84,12 @@ def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
     yield plan(dense, tiling, count_traffic=True)
     if plan in _DEFAULTS:  # of the default tiles the grid above holds none
         for head_dim in MMA_HEAD_DIMS:
-            for limit in (99 * KIB, HOPPER_SMEM_PER_BLOCK):
-                sizes = AttentionProblem(1, 8, *_SIZES, head_dim, "float16")
+            sizes = AttentionProblem(1, 8, *_SIZES, head_dim, "float16")
+            for limit in _SMEM_PER_BLOCK:
                 yield plan(sizes, _DEFAULTS[plan](head_dim, 2, limit))
+            largest = _DEFAULTS[plan](head_dim, 2, HOPPER_SMEM_PER_BLOCK)
+            for fields in _OPTIONS:
+                yield plan(replace(sizes, **fields), largest)
     for option in ("trace", "deterministic"):
         if option in inspect.signature(plan).parameters:
             yield plan(dense, tiling, **{option: True})

@@ -114,9 +114,7 @@ def plan_flash_q_outer_backward(
     if deterministic:
         steps.append(build.step("rows", q_tiles))
     elif problem.itemsize == 2:
-        per_block = build.threads * (16 // problem.itemsize)
-        elements = problem.q_rows * problem.head_dim
-        steps.append(build.step("convert", tiles(elements, per_block), smem=False))
+        steps.append(build.step("convert", q_tiles, smem=False))
     return build.plan(steps)
 
 

@@ -72,7 +72,9 @@ def plan_flash_mma(
     refuse_other_units(problem, tiling, "05_flash_mma")
     padded = mma_head_dim(problem.head_dim)
     options = io_macros(problem)
-    plain = not any(options[name] for name in ("MASK", "BIAS", "DROPOUT", "PACKED", "WINDOW"))
+    # Dropout that is drawn takes four registers for a moment; arrays and bounds stay.
+    stay = any(options[name] for name in ("MASK", "BIAS", "PACKED", "WINDOW"))
+    plain = not stay and options["DROPOUT"] != 2
     plain_walk = plain and problem.block_mask is None
     pairs = "PAIRS" not in without and _pairs(tiling, padded, plain_walk)
     warp_rows = 32 if pairs else _warp_rows(tiling, padded, plain_walk)

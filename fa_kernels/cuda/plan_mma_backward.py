@@ -172,7 +172,7 @@ def _steps(
     if deterministic:
         yield step("rows", q_tiles, smem)
     else:
-        yield step("convert", tiles(problem.q_rows * problem.head_dim, threads * 8))
+        yield step("convert", q_tiles)
 
 
 def _stages(tiling: Tiling, head_dim: int, shared: bool, bias: bool) -> int:

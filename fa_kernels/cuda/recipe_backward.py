@@ -15,7 +15,7 @@ import numpy as np
 
 from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
-from fa_kernels.cuda.recipe import PLAIN, Unmade, seeds_among
+from fa_kernels.cuda.recipe import PLAIN, Unmade, by_rows_shape, seeds_among
 
 
 class Record:
@@ -27,9 +27,9 @@ class Record:
         self.made: list[Unmade] = []
         self.steps: list[tuple[LaunchPlan, LaunchStep, Sequence[Any]] | Unmade] = []
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Unmade:
-        """The stand-in of a new array."""
-        self.made.append(Unmade(shape, dtype))
+    def empty(self, shape: tuple[int, ...], dtype: Any, by_rows: bool = False) -> Unmade:
+        """The stand-in of a new array, `by_rows` as Unmade has it."""
+        self.made.append(Unmade(shape, dtype, by_rows))
         return self.made[-1]
 
     def clear(self, array: Unmade) -> None:
@@ -60,7 +60,11 @@ class BackwardRecipe:
 
         self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
         self._clear = runtime.memsetAsync
-        self._made = [(array.shape, array.dtype) for array in record.made]
+        self._made = [
+            (by_rows_shape(array.shape) if array.by_rows else array.shape, array.dtype)
+            for array in record.made
+        ]
+        self._by_rows = [array.by_rows for array in record.made[:3]]
         self._pointers = (ctypes.c_uint64 * (len(record.inputs) + len(record.made)))()
         first = ctypes.addressof(self._pointers)
         self._alive: list[Any] = []  # what the driver is given addresses of
@@ -90,7 +94,7 @@ class BackwardRecipe:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any, seed: int | None = None) -> tuple[Any, Any, Any]:
-        """dq, dk, dv, contiguous.
+        """dq, dk, dv, each contiguous, or by rows if its input lies so.
 
         Raises:
             MemoryError: neither library's pool has room for them and the workspace.
@@ -125,7 +129,12 @@ class BackwardRecipe:
                     self._clear(at[what], 0, then, stream)
                 else:
                     self._launch(*what, stream, then, 0)
-        return made[0], made[1], made[2]
+        # swapaxes is torch's and CuPy's word for it.
+        dq, dk, dv = (
+            x.swapaxes(1, 2) if by_rows else x
+            for x, by_rows in zip(made, self._by_rows, strict=False)
+        )
+        return dq, dk, dv
 
 
 def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:

@@ -12,6 +12,7 @@ from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma_backward
 from fa_kernels.cuda.arguments import rows_aligned, usable, with_strides
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
+from fa_kernels.cuda.recipe import lies_by_rows
 from fa_kernels.cuda.recipe_backward import BackwardRecipe, Record
 from fa_kernels.cuda.run import new_counters, read_counters
 from fa_kernels.extras import NO_EXTRAS, Extras
@@ -27,7 +28,8 @@ NAMES = ("d_out", "q", "k", "v", "out", "lse")
 class _Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
-    `inputs` by name, of NAMES those that the kernels read; dq, dk, dv are contiguous.
+    `inputs` by name, of NAMES those that the kernels read; dq, dk, dv are contiguous, in a recipe
+    those of q, k, v that lie by rows lie so, too: torch copies them otherwise.
     """
 
     def __init__(
@@ -48,25 +50,29 @@ class _Call:
         self.at = {name: usable(name, array) for name, array in inputs.items()}
         self.record = record
         dtype = self.at["q"].dtype
-        self.at["dq"] = self.empty(problem.q_shape, dtype)
-        self.at |= {name: self.empty(problem.kv_shape, dtype) for name in ("dk", "dv")}
+        for name in ("q", "k", "v"):
+            shape = problem.q_shape if name == "q" else problem.kv_shape
+            self.at[f"d{name}"] = self.empty(shape, dtype, like=self.at.get(name))
         self.aligned = rows_aligned(*(a for name, a in self.at.items() if name != "lse"))
         self.plan = make_plan(problem, tiling, aligned=self.aligned, **options)
         self.totals = new_counters() if options.get("count_traffic", False) else None
         self.sizes, self.band = arguments.sizes(problem), arguments.band(problem)
         self.extras = arguments.extras_arguments(problem, extras)
-        self.counters = () if self.totals is None else (self.totals,)
-        self.tail = (*arguments.packed_arguments(problem), *self.counters)
+        counters = () if self.totals is None else (self.totals,)
+        self.tail = (*arguments.packed_arguments(problem), *counters)
 
     def with_strides(self, *names: str) -> list[Any]:
         """Arrays by name, each followed by its strides."""
         return with_strides(*(self.at[name] for name in names))
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A new array, or its stand-in."""
+    def empty(self, shape: tuple[int, ...], dtype: Any, like: Any = None) -> Any:
+        """A new array, or its stand-in, which lies by rows if `like` does."""
         import cupy
 
-        return cupy.empty(shape, dtype) if self.record is None else self.record.empty(shape, dtype)
+        if self.record is None:
+            return cupy.empty(shape, dtype)
+        by_rows = like is not None and lies_by_rows(like.shape, like.strides)
+        return self.record.empty(shape, dtype, by_rows)
 
     def clear(self, array: Any) -> None:
         """Zeros."""
@@ -79,9 +85,9 @@ class _Call:
         """An fp32 array with a number for every row of q."""
         return self.empty(self.problem.q_shape[:3], np.float32)
 
-    def launch(self, name: str, args: list[Any], with_packed: bool = True) -> None:
+    def launch(self, name: str, args: list[Any]) -> None:
         """The launch whose entry ends in `name`."""
-        args = [*args, *(self.tail if with_packed else self.counters)]
+        args = [*args, *self.tail]
         if self.record is None:
             launch(self.plan, self._step(name), args)
         else:
@@ -215,10 +221,10 @@ def _by_key_tiles(
     args = [*inputs, *stats, dq_sum, *call.with_strides("dk", "dv")]
     call.launch("keys", [*args, *call.tiles(tile_list.by_kv)])
     if deterministic:
-        call.launch("rows", [*inputs, *stats, dq, *call.tiles(tile_list.by_q)])
+        args = [*inputs, *stats, *call.with_strides("dq")]
+        call.launch("rows", [*args, *call.tiles(tile_list.by_q)])
     elif not in_dq:
-        elements = np.int64(problem.q_rows * problem.head_dim)
-        call.launch("convert", [dq_sum, dq, elements], with_packed=False)
+        call.launch("convert", [dq_sum, *call.with_strides("dq"), *sizes])
     return call.result()
 
 

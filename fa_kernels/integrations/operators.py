@@ -84,14 +84,29 @@ def _unpacked(options: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
+def _laid_out_as(x: Tensor, result: Tensor) -> Tensor:
+    """`result` (batch, nheads, seqlen, head_dim) by rows if x lies so, else contiguous.
+
+    A model joins the heads of a row before it goes on, in both directions: one copy less.
+    """
+    if lies_by_rows(x.shape, x.stride()):
+        return result.transpose(1, 2).contiguous().transpose(1, 2)
+    return result.contiguous()
+
+
+def _empty_as(x: Tensor) -> Tensor:
+    """What `_laid_out_as` gives, without values."""
+    if lies_by_rows(x.shape, x.stride()):
+        return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
+    return x.new_empty(x.shape)
+
+
 def _forward_now(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     """(out, lse) of `fa.attention`; out (batch, nheads, seqlen_q, head_dim), laid out as q."""
     named = _unpacked(options)
     del named["deterministic"]  # the forward pass always is
     out, lse = front_door(q.detach(), k.detach(), v.detach(), **named, return_lse=True)
-    if lies_by_rows(q.shape, q.stride()):
-        return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()
-    return out.contiguous(), lse.contiguous()
+    return _laid_out_as(q, out), lse.contiguous()
 
 
 attention_forward = torch.library.custom_op(
@@ -104,23 +119,18 @@ attention_forward = torch.library.custom_op(
 @attention_forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    batch, nheads, seqlen_q, head_dim = q.shape
-    if lies_by_rows(q.shape, q.stride()):
-        out = q.new_empty((batch, seqlen_q, nheads, head_dim)).transpose(1, 2)
-    else:
-        out = q.new_empty(q.shape)
-    return out, q.new_empty(q.shape[:-1], dtype=lse_dtype)
+    return _empty_as(q), q.new_empty(q.shape[:-1], dtype=lse_dtype)
 
 
 def _backward_now(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv) of `fa.attention_backward`, contiguous and shaped as q, k and v."""
+    """(dq, dk, dv) of `fa.attention_backward`, shaped and laid out as q, k and v."""
     # torch itself makes gradients of stride 0 (out.sum().backward()): no warning to the caller.
     d_out = d_out if d_out.stride(-1) == 1 else d_out.contiguous()
     tensors = (x.detach() for x in (d_out, q, k, v, out, lse))
     dq, dk, dv = front_door_backward(*tensors, **_unpacked(options))
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    return _laid_out_as(q, dq), _laid_out_as(k, dk), _laid_out_as(v, dv)
 
 
 attention_backward = torch.library.custom_op(
@@ -137,7 +147,7 @@ attention_backward = torch.library.custom_op(
 def _(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return _empty_as(q), _empty_as(k), _empty_as(v)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -54,7 +54,7 @@ OPTIONS: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 def option_cases() -> Iterator[Case]:
-    """Every entry of `OPTIONS` in every dtype, two head dimensions and two tilings."""
+    """Every entry of `OPTIONS` in every dtype, two head dimensions and two tilings, and more."""
     for (fields, shape), dtype in itertools.product(OPTIONS, DTYPES):
         for head_dim, tiling in ((64, Tiling(64, 32)), (20, Tiling(17, 33))):
             yield Case(_problem(dtype, head_dim, fields), tiling, extras=shape)
@@ -71,6 +71,9 @@ def option_cases() -> Iterator[Case]:
             mask = BlockMask.from_dense(keep, *blocks)
             fields = {**_ALL, "window": (150, 40), "block_mask": mask}
             yield Case(_problem(dtype, 64, fields), Tiling(64, 32), extras="full")
+    # Dropout leaves a kernel's own tiles the plan that calls without options have.
+    for head_dim, dtype in itertools.product((32, 96, 128, 192), DTYPES):
+        yield Case(_problem(dtype, head_dim, _DROP), Tiling(1, 1), own_tiles=True)
     # A row of S too long for shared memory, with a window whose rows do not start at a chunk.
     long = AttentionProblem(1, 1, 65, 20000, 64, "float16", window=(1001, 3))
     yield Case(long, Tiling(64, 64))

@@ -69,9 +69,10 @@ def backward_cases() -> Iterator[Case]:
     for nq, d in itertools.product((16, 32, 48), (64, 96, 128, 192, 256)):
         problem = AttentionProblem(2, 4, nq, 203, d, "float16", "bottom_right", nheads_kv=2)
         yield Case(problem, DEFAULT, own_tiles=True)
-    # One stage, as GPUs of 99 KiB a block take it.
-    for d in (192, 256):
-        problem = AttentionProblem(2, 3, 113, 203, d, "float16", "bottom_right")
+    # One stage, as GPUs of 99 KiB a block take it, and dropout where a warp has 8 of a tile's rows.
+    drop: tuple[dict[str, Any], ...] = ({}, {"dropout_p": 0.25, "seed": 5})
+    for d, fields in itertools.product((192, 256), drop):
+        problem = AttentionProblem(2, 3, 113, 203, d, "float16", "bottom_right", **fields)
         yield Case(problem, Tiling(32, 32), own_tiles=True)
     # One k/v head for many of q, and a mask of many small blocks that cut every tile.
     mask = BlockMask.from_dense(np.random.default_rng(4).random((1, 1, 64, 64)) < 0.5, 2, 2)

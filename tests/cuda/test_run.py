@@ -126,7 +126,7 @@ def assert_arguments(
         "elements": p.heads * p.seqlen_q * p.head_dim,
         "seed": p.seed,
         "keep_scale": 1.0 / (1.0 - p.dropout_p),
-        "drop_below": round(p.dropout_p * 2**32),
+        "drop_below": round(p.dropout_p * 2**16) << 16,
         "total_q": None if p.packed is None else p.packed.total_q,
     }
     for arg, (kind, name) in zip(args, declared, strict=True):

@@ -8,14 +8,14 @@
 //   it.
 // Tensors: q, d_out, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads_kv, seqlen_k,
 //   HEAD_DIM); any batch/head/row strides, last axis contiguous; lse as the forward gives it. dk,
-//   dv like k, v; dq like q, contiguous. Workspace, fp32: delta like lse; dq_sum like q, all zero
+//   dv like k, v; dq like q. Workspace, fp32, contiguous: delta like lse; dq_sum like q, all zero
 //   (dq itself for fp32 io); with a bias row_m and row_scale like lse. With -DBLOCK_SPARSE a block
 //   mask and the lists of tiles (block_mask.cuh): by K/V tile for _keys, by Q tile for the others.
 // Launch: THREADS per block; grid and dynamic shared memory of
 //   flash_q_outer_backward_delta       a block per Q tile of every head of q           none
 //   flash_q_outer_backward_statistics  the same; only with a bias                      SMEM_BYTES
 //   flash_q_outer_backward_keys        a block per K/V tile of every head of k         SMEM_BYTES
-//   flash_q_outer_backward_convert     a thread per 16 bytes of dq; 16-bit io alone    none
+//   flash_q_outer_backward_convert     a block per Q tile; 16-bit io alone             none
 //   flash_q_outer_backward_rows        a block per Q tile; -DDETERMINISTIC, for convert SMEM_BYTES
 // SRAM, bytes: itemsize (2 BLOCK_M + 2 BLOCK_N) d + 8 BLOCK_M BLOCK_N + 12 BLOCK_M; the dk and dv
 //   tiles, 8 BLOCK_N d bytes, and the dq tile, 4 BLOCK_M d bytes, are in registers. A block mask
@@ -166,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 flash_q_outer_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides,
                             const io_t* v, Strides v_strides, const io_t* d_out,
                             Strides d_out_strides, const float* row_m, const float* row_scale,
-                            const float* delta, io_t* dq, int nheads, int kv_group, int seqlen_q,
-                            int seqlen_k, Band band,
+                            const float* delta, io_t* dq, Strides dq_strides, int nheads,
+                            int kv_group, int seqlen_q, int seqlen_k, Band band,
                             float scale BLOCK_MASK_PARAMS EXTRAS_PARAMS PACKED_PARAMS
                                 TRAFFIC_PARAM) {
     extern __shared__ __align__(16) unsigned char smem_bytes[];
@@ -216,15 +216,17 @@ flash_q_outer_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Str
         dq_tile.add_product(smem.ds, smem.k, min(BLOCK_N_PAD, round_up(keys, 4)));
         __syncthreads();  // everyone is done with K, V and dS before they are overwritten
     }
-    dq_tile.store<ALIGNED>(dq + stats_row * HEAD_DIM, HEAD_DIM, q_rows, TENSOR_DQ, traffic);
+    dq += seq.batch * dq_strides.batch + head * dq_strides.head + row * dq_strides.row;
+    dq_tile.store<ALIGNED>(dq, dq_strides.row, q_rows, TENSOR_DQ, traffic);
     TRAFFIC_FLUSH(traffic);
 }
 #elif IO_BITS == 16
 // dq = dq_sum, rounded.
 extern "C" __global__ void __launch_bounds__(THREADS)
-flash_q_outer_backward_convert(const float* dq_sum, io_t* dq, i64 dq_elements TRAFFIC_PARAM) {
+flash_q_outer_backward_convert(const float* dq_sum, io_t* dq, Strides dq_strides, int nheads,
+                               int seqlen_q, int seqlen_k PACKED_PARAMS TRAFFIC_PARAM) {
     Traffic traffic;
-    round_chunk(dq_sum, dq, dq_elements, traffic);
+    round_tile(dq_sum, dq, dq_strides, nheads, seqlen_q, seqlen_k, traffic PACKED_ARGS);
     TRAFFIC_FLUSH(traffic);
 }
 #endif

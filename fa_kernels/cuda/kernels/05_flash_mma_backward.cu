@@ -10,16 +10,16 @@
 //   -DDETERMINISTIC leaves dq out there; blocks that own a Q tile compute S and dP again for it.
 // Tensors: q, d_out, out (batch, nheads, seqlen_q, HEAD_DIM); k, v (batch, nheads_kv, seqlen_k,
 //   HEAD_DIM); any batch/head/row strides, last axis contiguous; fp16 or bf16; lse as the forward
-//   gives it, contiguous. dk, dv like k, v; dq like q, contiguous. Workspace, fp32, contiguous:
-//   delta like lse; dq_sum like q, all zero, from a multiple of 16 bytes on; with a bias row_m and
-//   row_scale like lse (without one both are lse). With -DBLOCK_SPARSE a block mask and the lists
-//   of tiles (block_mask.cuh): by K/V tile for _keys, by Q tile for the others. scale is
-//   softmax_scale times log2(e), with a bias softmax_scale itself (score.cuh).
+//   gives it, contiguous. dk, dv like k, v; dq like q. Workspace, fp32, contiguous: delta like
+//   lse; dq_sum like q, all zero, from a multiple of 16 bytes on; with a bias row_m and row_scale
+//   like lse (without one both are lse). With -DBLOCK_SPARSE a block mask and the lists of tiles
+//   (block_mask.cuh): by K/V tile for _keys, by Q tile for the others. scale is softmax_scale times
+//   log2(e), with a bias softmax_scale itself (score.cuh).
 // Launch: THREADS per block; grid and dynamic shared memory of
 //   flash_mma_backward_delta       a block per Q tile of every head of q           none
 //   flash_mma_backward_statistics  the same; only with a bias                      SMEM_BYTES
 //   flash_mma_backward_keys        a block per K/V tile of every head of k         SMEM_BYTES
-//   flash_mma_backward_convert     a thread per 8 elements of dq                   none
+//   flash_mma_backward_convert     a block per Q tile of every head of q           none
 //   flash_mma_backward_rows        a block per Q tile; -DDETERMINISTIC, for convert SMEM_BYTES
 // SRAM, bytes (SMEM_BYTES): 4 HEAD_DIM_PAD (BLOCK_N + STAGES BLOCK_M) for K, V, Q and dO; 4 BLOCK_M
 //   BLOCK_N for two dS, with SIDES > 1 half as much again for P; 8 STAGES BLOCK_M for statistics,
@@ -265,8 +265,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 flash_mma_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides,
                         const io_t* v, Strides v_strides, const io_t* d_out,
                         Strides d_out_strides, const float* row_m, const float* row_scale,
-                        const float* delta, io_t* dq, int nheads, int kv_group, int seqlen_q,
-                        int seqlen_k, Band band,
+                        const float* delta, io_t* dq, Strides dq_strides, int nheads,
+                        int kv_group, int seqlen_q, int seqlen_k, Band band,
                         float scale BLOCK_MASK_PARAMS EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(128) unsigned char smem_bytes[];
     BackwardSmem smem(smem_bytes);
@@ -320,15 +320,17 @@ flash_mma_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides
     sum_of_splits(dq_frags, reinterpret_cast<float*>(smem_bytes), at);
     store_row_gradient(smem.q, dq_frags, scale * UNITS_TO_LN, at);
     __syncthreads();  // dq is complete
-    store_tile<BLOCK_M>(smem.q, dq + stats_row * HEAD_DIM, HEAD_DIM, q_rows, TENSOR_DQ, traffic);
+    dq += seq.batch * dq_strides.batch + head * dq_strides.head + row * dq_strides.row;
+    store_tile<BLOCK_M>(smem.q, dq, dq_strides.row, q_rows, TENSOR_DQ, traffic);
     TRAFFIC_FLUSH(traffic);
 }
 #else
 // dq = dq_sum, rounded.
 extern "C" __global__ void __launch_bounds__(THREADS)
-flash_mma_backward_convert(const float* dq_sum, io_t* dq, i64 dq_elements TRAFFIC_PARAM) {
+flash_mma_backward_convert(const float* dq_sum, io_t* dq, Strides dq_strides, int nheads,
+                           int seqlen_q, int seqlen_k PACKED_PARAMS TRAFFIC_PARAM) {
     Traffic traffic;
-    round_chunk(dq_sum, dq, dq_elements, traffic);
+    round_tile(dq_sum, dq, dq_strides, nheads, seqlen_q, seqlen_k, traffic PACKED_ARGS);
     TRAFFIC_FLUSH(traffic);
 }
 #endif

@@ -75,28 +75,42 @@ __device__ __forceinline__ void delta_of_tile(const io_t* d_out, Strides d_out_s
 }
 
 #if IO_BITS == 16
-// dq = dq_sum, rounded: the CHUNK elements of this thread.
-__device__ __forceinline__ void round_chunk(const float* dq_sum, io_t* dq, i64 dq_elements,
-                                            Traffic& traffic) {
-    const i64 first = (i64(blockIdx.x) * THREADS + threadIdx.x) * CHUNK;
-    const int n = static_cast<int>(max(i64(0), min(i64(CHUNK), dq_elements - first)));
-    float values[CHUNK] = {};
+// dq = dq_sum, rounded: the Q tile of this block. dq may lie as q does, dq_sum is contiguous.
+__device__ __forceinline__ void round_tile(const float* dq_sum, io_t* dq, Strides dq_strides,
+                                           int nheads, int seqlen_q, int seqlen_k,
+                                           Traffic& traffic PACKED_PARAMS) {
+    constexpr int CHUNKS = ceil_div(HEAD_DIM, CHUNK);
+    constexpr bool WHOLE = HEAD_DIM % CHUNK == 0;  // then rows of both begin at 16 bytes
+    const int q_tiles = ceil_div(seqlen_q, BLOCK_M);
+    const int q0 = blockIdx.x % q_tiles * BLOCK_M, bh = blockIdx.x / q_tiles;
+    const i64 batch = bh / nheads, head = bh % nheads;
+    const Sequence seq = SEQUENCE(bh, batch, head);
+    if (PACKED && q0 >= seq.seqlen_q) return;
+    const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
+    dq_sum += (seq.stats_row0 + q0) * HEAD_DIM;
+    dq += seq.batch * dq_strides.batch + head * dq_strides.head +
+          (seq.q_row0 + q0) * dq_strides.row;
+    for (int i = threadIdx.x; i < q_rows * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, col = i % CHUNKS * CHUNK, n = min(CHUNK, HEAD_DIM - col);
+        const float* from = dq_sum + row * HEAD_DIM + col;
+        float values[CHUNK] = {};
 #pragma unroll
-    for (int e = 0; e < CHUNK; e += 4) {
-        if (n >= e + 4) {
-            const float4 four = *reinterpret_cast<const float4*>(dq_sum + first + e);
-            values[e] = four.x;
-            values[e + 1] = four.y;
-            values[e + 2] = four.z;
-            values[e + 3] = four.w;
-            continue;
+        for (int e = 0; e < CHUNK; e += 4) {
+            if (WHOLE) {
+                const float4 four = *reinterpret_cast<const float4*>(from + e);
+                values[e] = four.x;
+                values[e + 1] = four.y;
+                values[e + 2] = four.z;
+                values[e + 3] = four.w;
+                continue;
+            }
+#pragma unroll
+            for (int j = e; j < e + 4; ++j)
+                if (j < n) values[j] = from[j];
         }
-#pragma unroll
-        for (int i = e; i < e + 4; ++i)
-            if (i < n) values[i] = dq_sum[first + i];
+        traffic.read(TENSOR_DQ, 4 * n);
+        store_chunk<WHOLE>(dq + row * dq_strides.row + col, values, n, TENSOR_DQ, traffic);
     }
-    traffic.read(TENSOR_DQ, 4 * n);
-    store_chunk<true>(dq + first, values, n, TENSOR_DQ, traffic);
 }
 #endif
 

@@ -40,6 +40,13 @@ __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], unsigned a
                  : "r"(address));
 }
 
+// An 8 x 8 matrix transposed: a lane holds columns 2 t and 2 t + 1 of row g, as in a half of C.
+__device__ __forceinline__ unsigned transposed(unsigned pair) {
+    unsigned result;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+    return result;
+}
+
 // 16 bytes from global to shared memory, around the registers; the last 16 - nbytes become zero.
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, int nbytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(nbytes)

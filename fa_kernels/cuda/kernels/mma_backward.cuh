@@ -184,33 +184,15 @@ __device__ __forceinline__ void scores(Scores& s, unsigned key_tile, unsigned ro
 }
 
 #if DROPOUT == 1
-// Which of a fragment's four elements dropout keeps, as bits: two keys, each with two rows. A draw
-// is for four keys of one row, and four lanes hold those: each draws for one of their four pairs of
-// a row and four keys, and they hand out the words as one transposes a matrix of 4 x 4.
-__device__ __forceinline__ unsigned kept_bits(const TileMask& mask, const KeyPlace& at, int m,
-                                              int row) {
-    const int which = at.lane / 4 % 4;  // half of the keys, then row
-    const int key = at.key(m, which / 2) / 4 * 4;
-    const uint4 draw = philox(make_uint4(unsigned(mask.q0 + row + which % 2),
-                                         unsigned(mask.k0 + key) / 4, mask.extras.head,
-                                         mask.extras.batch),
-                              mask.extras.seed);
-    unsigned words[4] = {draw.x, draw.y, draw.z, draw.w};
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const bool upper = which & step;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i & step) continue;
-            const unsigned other =
-                __shfl_xor_sync(ALL_LANES, upper ? words[i] : words[i | step], 4 * step);
-            (upper ? words[i] : words[i | step]) = other;
-        }
-    }
-    unsigned bits = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) bits |= unsigned(words[i] >= mask.extras.drop_below) << i;
-    return bits;
+// The draw for fragments m and n of these scores and for one or both fragments beside: each lane
+// draws as if fragments were rows by keys, and every word, a row's two keys in each lane, is then
+// transposed.
+__device__ __forceinline__ uint4 transposed_draw(const TileMask& mask, const KeyPlace& at, int m,
+                                                 int rows) {
+    const int key = at.key0 + 16 * m + at.lane % 4 * 2;
+    const uint4 draw = mask.extras.draw(mask.q0 + rows + at.lane / 4, mask.k0 + key);
+    return make_uint4(transposed(draw.x), transposed(draw.y), transposed(draw.z),
+                      transposed(draw.w));
 }
 #endif
 
@@ -219,6 +201,9 @@ template <bool ALL>
 __device__ __forceinline__ void probabilities(Scores& s, const BackwardSmem& smem, int stage,
                                               int row0, float scale, const TileMask& mask,
                                               const KeyPlace& at, Traffic& traffic) {
+#if DROPOUT == 1
+    uint4 draws[KEY_FRAGS];
+#endif
 #pragma unroll
     for (int n = 0; n < ROW_FRAGS; ++n) {
         const int row = row0 + at.row(n);
@@ -229,7 +214,13 @@ __device__ __forceinline__ void probabilities(Scores& s, const BackwardSmem& sme
 #pragma unroll
         for (int m = 0; m < KEY_FRAGS; ++m) {
 #if DROPOUT == 1
-            const unsigned bits = kept_bits(mask, at, m, row);
+            // A draw serves two fragments of 8 rows, if this warp has both.
+            constexpr bool ALONE = SIDE_ROWS % 16;
+            const int rows = row0 + at.side * SIDE_ROWS + 8 * n;
+            if (ALONE || n % 2 == 0) draws[m] = transposed_draw(mask, at, m, rows);
+            const bool lower = ALONE ? (mask.q0 + rows) / 8 % 2 : n % 2;
+            const unsigned words[2] = {lower ? draws[m].y : draws[m].x,
+                                       lower ? draws[m].w : draws[m].z};
 #endif
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
@@ -237,7 +228,7 @@ __device__ __forceinline__ void probabilities(Scores& s, const BackwardSmem& sme
                 float& p = s[m][n][c];
                 p = probability<ALL>(p, numbers[c % 2], scale, r, key, mask, traffic);
 #if DROPOUT == 1
-                p = marked(p, bits >> c & 1);
+                p = marked(p, !mask.extras.drops(words[c / 2], c % 2));
 #elif DROPOUT == 2
                 if (ALL || mask.keeps(r, key))
                     p = marked(p, mask.extras.keep_factor(mask.q0 + r, mask.k0 + key, traffic) !=

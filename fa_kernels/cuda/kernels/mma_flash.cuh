@@ -282,26 +282,21 @@ struct Softmax {
 // Zero where dropout drops; what is kept gets its factor 1 / (1 - p) at the end, with 1 / l.
 __device__ __forceinline__ void drop(Rows<N_FRAGS>& p, const TileMask& mask, const Place& at,
                                      Traffic& traffic) {
+#if DROPOUT == 1
+    static_assert(N_FRAGS % 2 == 0, "a draw serves two fragments");
+    uint4 draw;
+#endif
 #pragma unroll
     for (int m = 0; m < M_FRAGS; ++m)
 #pragma unroll
         for (int n = 0; n < N_FRAGS; ++n) {
             const int row = at.row(m, 0), col = at.key(n);
 #if DROPOUT == 1
-            // Four keys a draw, and a lane holds two of them in each of two rows: the even lane
-            // draws the upper row, the odd one the lower, and they swap what the other needs.
-            const bool odd = at.lane % 2;
-            const uint4 draw = philox(
-                make_uint4(unsigned(mask.q0 + row + 8 * odd), unsigned(mask.k0 + col) / 4,
-                           mask.extras.head, mask.extras.batch),
-                mask.extras.seed);
-            const unsigned first = __shfl_xor_sync(ALL_LANES, odd ? draw.x : draw.z, 1);
-            const unsigned second = __shfl_xor_sync(ALL_LANES, odd ? draw.y : draw.w, 1);
-            const unsigned words[4] = {odd ? first : draw.x, odd ? second : draw.y,
-                                       odd ? draw.z : first, odd ? draw.w : second};
+            if (n % 2 == 0) draw = mask.extras.draw(mask.q0 + row, mask.k0 + col);
+            const unsigned words[2] = {n % 2 ? draw.z : draw.x, n % 2 ? draw.w : draw.y};
 #pragma unroll
             for (int c = 0; c < 4; ++c)
-                if (words[c] < mask.extras.drop_below) p[m][n][c] = 0.f;
+                if (mask.extras.drops(words[c / 2], c % 2)) p[m][n][c] = 0.f;
 #else
 #pragma unroll
             for (int c = 0; c < 4; ++c) {

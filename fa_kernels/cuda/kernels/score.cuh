@@ -201,13 +201,27 @@ struct Extras {
         return value;
     }
 
+#if DROPOUT == 1
+    // The draw that serves this element (philox.cuh). Its words: rows r, r + 8 of keys c, c + 1,
+    // then of keys c + 8, c + 9.
+    __device__ __forceinline__ uint4 draw(i64 row, i64 col) const {
+        const unsigned r = static_cast<unsigned>(row), c = static_cast<unsigned>(col);
+        return philox(make_uint4(r / 16 * 8 + r % 8, c / 16 * 4 + c % 8 / 2, head, batch), seed);
+    }
+    // Its word about an element.
+    static __device__ __forceinline__ int word_of(i64 row, i64 col) {
+        return static_cast<int>(row / 8 % 2 + col / 8 % 2 * 2);
+    }
+    // Whether it drops the even key or the odd one of a word.
+    __device__ __forceinline__ bool drops(unsigned word, bool odd) const {
+        return (odd ? word : word << 16) < drop_below;
+    }
+#endif
+
     // What dropout multiplies a probability with: 0 or 1 / (1 - p).
     __device__ __forceinline__ float keep_factor(i64 row, i64 col, Traffic& traffic) const {
 #if DROPOUT == 1
-        const unsigned group = static_cast<unsigned>(col) / 4;
-        const uint4 words =
-            philox(make_uint4(static_cast<unsigned>(row), group, head, batch), seed);
-        return word(words, static_cast<int>(col) % 4) >= drop_below ? keep_scale : 0.f;
+        return drops(word(draw(row, col), word_of(row, col)), col % 2) ? 0.f : keep_scale;
 #elif DROPOUT == 2
         traffic.read(TENSOR_MASK, 1);
         return keep[row * keep_row + col * keep_col] ? keep_scale : 0.f;
@@ -217,14 +231,15 @@ struct Extras {
     }
 
 #if DROPOUT == 1
-    // The same for four neighbouring keys, the first a multiple of 4: one draw instead of four.
+    // The same for four neighbouring keys, the first a multiple of 4: two draws instead of four.
     __device__ __forceinline__ float4 keep_factors(i64 row, i64 col) const {
-        const uint4 words = philox(make_uint4(static_cast<unsigned>(row),
-                                              static_cast<unsigned>(col) / 4, head, batch), seed);
-        return make_float4(words.x >= drop_below ? keep_scale : 0.f,
-                           words.y >= drop_below ? keep_scale : 0.f,
-                           words.z >= drop_below ? keep_scale : 0.f,
-                           words.w >= drop_below ? keep_scale : 0.f);
+        const int which = word_of(row, col);
+        const unsigned left = word(draw(row, col), which);
+        const unsigned right = word(draw(row, col + 2), which);
+        return make_float4(drops(left, false) ? 0.f : keep_scale,
+                           drops(left, true) ? 0.f : keep_scale,
+                           drops(right, false) ? 0.f : keep_scale,
+                           drops(right, true) ? 0.f : keep_scale);
     }
 #endif
 };
