@@ -48,6 +48,7 @@ _LAZY = {
     "ladder": ("fa_kernels.widgets.ladder", "ladder"),
     "speed": ("fa_kernels.widgets.speed", "speed"),
     "step_times": ("fa_kernels.widgets.step_times", "step_times"),
+    "training_steps": ("fa_kernels.widgets.training_steps", "training_steps"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
 from fa_kernels.figures.recorded_steps import RecordedSteps
+from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.variants import VARIANTS
@@ -18,7 +19,11 @@ SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
 _CUPY, _TORCH = "CuPy arrays", "torch tensors"
 
 
-def how_fast(speed: RecordedSpeed, backward: RecordedSpeed | None = None) -> str:
+def how_fast(
+    speed: RecordedSpeed,
+    backward: RecordedSpeed | None = None,
+    training: RecordedTraining | None = None,
+) -> str:
     """Markdown; every number from the run of its pass. Empty where that does not hold both peers.
 
     Ratios are times of the peer over ours: above 1 ours is faster.
@@ -29,7 +34,7 @@ def how_fast(speed: RecordedSpeed, backward: RecordedSpeed | None = None) -> str
     kernel = VARIANTS[SHOWN].kernel
     forward = f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process"
     paragraphs = [_against(speed, fa2, cudnn, forward), _backward(backward)]
-    paragraphs += [_status(), _calls(speed.run)]
+    paragraphs += [_training(training), _status(), _calls(speed.run)]
     return "\n\n".join(
         textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
         for paragraph in filter(None, paragraphs)
@@ -88,6 +93,25 @@ def _backward(speed: RecordedSpeed | None) -> str:
             f"{ours} ms, FlashAttention-2's {flash} ms, cuDNN's {cudnns} ms."
         )
     return _against(speed, fa2, cudnn, beginning) + said
+
+
+def _training(training: RecordedTraining | None) -> str:
+    """Steps of a whole model, ours beside the peers'; "" without a run of all three."""
+    steps = [] if training is None else training.steps
+    steps = [step for step in steps if {SHOWN, FA2, CUDNN} <= step.times.keys()]
+    if training is None or training.run is None or not steps:
+        return ""
+    said = []
+    for step in steps:
+        ours, flash, cudnn = (f"{step.times[name].median:.1f}" for name in (SHOWN, FA2, CUDNN))
+        dropout = f" and dropout {step.row.dropout_p:g}" if step.row.dropout_p else ""
+        said.append(f"N = {step.row.seqlen_q}{dropout} {ours}, {flash} and {cudnn} ms")
+    row = steps[0].row
+    return (
+        f"**Training.** A step of GPT-2 small through `fa_kernels.integrations.transformers` "
+        f"({row.batch * row.seqlen_q:,} tokens, bf16; recorded run `{training.run.run_id}`), with "
+        f"our attention, torch's FlashAttention-2 and its cuDNN backend: {'; '.join(said)}."
+    )
 
 
 def _status() -> str:

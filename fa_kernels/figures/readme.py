@@ -15,6 +15,7 @@ from fa_kernels.figures.kernel_table import POINT, kernel_table
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.recorded_speed import RecordedSpeed
+from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.figures.story import story_figure, story_sentence, story_spec
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.records import Run, load_run
@@ -62,7 +63,8 @@ def generated(run: Run, sheet: Device) -> dict[str, str]:
     speed = RecordedSpeed.on(sheet)
     backward = RecordedSpeed.on(sheet, pass_="bwd")
     table = kernel_table(run, sheet, speed.run)
-    return {"kernel table": table, "how fast": how_fast(speed, backward)}
+    training = RecordedTraining.on(sheet)
+    return {"kernel table": table, "how fast": how_fast(speed, backward, training)}
 
 
 def with_block(readme: str, name: str, text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from fa_kernels.device import device
 from fa_kernels.figures.how_fast import how_fast
 from fa_kernels.figures.kernel_table import kernel_table
 from fa_kernels.figures.readme import (
@@ -22,6 +23,7 @@ from fa_kernels.figures.readme import (
     with_block,
 )
 from fa_kernels.figures.recorded_speed import RecordedSpeed
+from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.measure.records import Row, Run, list_runs, load_run
 from fa_kernels.variants import VARIANTS
 
@@ -163,6 +165,23 @@ def expected_step(run: Run) -> Iterator[str]:
         yield f"{row.median:.2f}"
 
 
+def expected_training(run: Run) -> Iterator[str]:
+    """Tokens, then of each model N, dropout and three times."""
+    times = [r for r in run.rows if r.metric == "latency_ms"]
+    yield from ("32", "768")  # "32,768" as `numbers_in` reads it
+    for ours in (row for row in times if row.provider == "fa_kernels"):
+        yield str(ours.seqlen_q)
+        if ours.dropout_p:
+            yield str(ours.dropout_p)
+        for provider in ("fa_kernels", "torch_flash", "torch_cudnn"):
+            (row,) = (
+                r for r in times
+                if (r.provider, r.seqlen_q, r.dropout_p)
+                == (provider, ours.seqlen_q, ours.dropout_p)
+            )  # fmt: skip
+            yield f"{row.median:.1f}"
+
+
 def expected_calls(run: Run) -> Iterator[str]:
     yield from (host_us(run, provider="fa_kernels", detail="CuPy arrays"),
                 host_us(run, provider="fa_kernels", detail="torch tensors"),
@@ -180,6 +199,7 @@ def numbers_in(text: str) -> list[str]:
 
 def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) -> None:
     """The README against the rows, by other code than what wrote it."""
+    training = load_run(list_runs(kind="training")[0])
     text = README.read_text(encoding="utf-8")
     begin, end = text.index("<!-- how fast: begin -->"), text.index("<!-- how fast: end -->")
     said = text[begin:end].partition("\n")[2]
@@ -189,6 +209,7 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
         *expected_ratios(speed, "fwd"),
         *expected_ratios(backward, "bwd"),
         *expected_step(backward),
+        *expected_training(training),
         *expected_calls(speed),
     ]
     assert f"`{speed.run_id}`" in said and f"`{backward.run_id}`" in said and speed.device in said
@@ -225,6 +246,17 @@ def test_gradients_are_told_of_beside_their_peers(speed: Run, backward: Run) -> 
     assert "figure 2 (left; B = 64, H = 16, N = 1024, d = 64" in said
     alone = how_fast(RecordedSpeed(speed), RecordedSpeed(speed, "bwd"))
     assert alone == how_fast(RecordedSpeed(speed)) and "Gradients" not in alone
+
+
+def test_training_steps_are_told_of_where_all_three_were_timed(speed: Run) -> None:
+    training = RecordedTraining.on(device("h200"))
+    said = how_fast(RecordedSpeed(speed), None, training).replace("\n", " ")
+    assert training.run and training.run.run_id in said and "N = 4096 and dropout 0.1 " in said
+    assert said.count(" ms; ") == len(training.steps) - 1 == 3
+    ours = replace(training.run, rows=tuple(training.run.select(provider="fa_kernels")))
+    assert how_fast(RecordedSpeed(speed), None, RecordedTraining(ours)) == how_fast(
+        RecordedSpeed(speed)
+    )
 
 
 def test_without_a_run_nothing_is_said(speed: Run) -> None:

@@ -333,6 +333,20 @@ def test_transposed_tensors_are_not_copied(spies: tuple[Spy, Spy]) -> None:
     assert all(x.grad.shape == x.shape for x in bshd)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_results_lie_as_their_inputs_do(traced: bool) -> None:
+    """By rows, as a model has them, or contiguous: what torch traces must be what it gets."""
+    q = random(2, 6, 3, HEAD_DIM, seed=1).transpose(1, 2)
+    k, v = random(2, 3, 5, HEAD_DIM, seed=2), random(2, 5, 3, HEAD_DIM, seed=3).transpose(1, 2)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    run = torch.compile(attention, backend="aot_eager") if traced else attention
+    out = run(*leaves)
+    given = torch.autograd.grad(out, leaves, random(2, 3, 6, HEAD_DIM, seed=4))
+    assert out.stride() == given[0].stride() == q.stride()
+    assert given[1].is_contiguous() and not given[0].is_contiguous()
+    assert given[2].stride() == v.stride()
+
+
 @pytest.mark.parametrize(
     ("dtype", "tiling", "variant"),
     [

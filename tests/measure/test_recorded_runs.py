@@ -11,6 +11,7 @@ import pytest
 
 from fa_kernels.device import device
 from fa_kernels.figures.recorded_speed import RecordedSpeed, geometric_mean
+from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.measure.point import UNTILED
 from fa_kernels.measure.records import (
     COLUMNS,
@@ -206,6 +207,17 @@ def test_forward_and_backward_of_figure_2_take_no_longer_than_flashattention_2()
         if row.problem == FIG2_LEFT and row.median
     }
     assert times["flash_mma"] <= times["torch_flash"]
+
+
+def test_a_training_step_takes_no_longer_than_with_flashattention_2_and_no_more_memory() -> None:
+    steps = RecordedTraining.on(device("h200")).steps
+    assert {(s.row.seqlen_q, s.row.dropout_p) for s in steps} == {
+        (n, p) for n in (1024, 4096) for p in (0.0, 0.1)
+    }
+    for step in steps:
+        assert step.ratio("torch_flash") >= 1
+        ours, flash = (step.memory[name].median for name in (step.ours, "torch_flash"))
+        assert ours and flash and ours <= flash
 
 
 @each_counters_run
