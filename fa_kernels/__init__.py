@@ -51,6 +51,7 @@ _LAZY = {
     "training_steps": ("fa_kernels.widgets.training_steps", "training_steps"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
+    "claims": ("fa_kernels.widgets.claims", "claims"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 
