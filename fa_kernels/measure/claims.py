@@ -36,9 +36,9 @@ class Claim:
 
     `seed` is a key of `SEEDS`, or "both". `claim_ja` are the document's own words, of the first
     one where both say it, with formulas as text. `numbers` are those of the claim, which its test
-    takes as limits. `notebook` (without .ipynb) and `cell` (a heading in it, as it stands there) are where a reader
-    can test it; a notebook that is to come has no cell yet. `test` names a function of
-    `claim_tests`; where there is none, `reason` says why the claim is not tested here.
+    takes as limits. `notebook` (without .ipynb) and `cell` (a heading in it, as it stands there)
+    are where a reader can test it; a notebook that is to come has no cell yet. `test` names a
+    function of `claim_tests`; where there is none, `reason` says why the claim is not tested here.
     """
 
     id: str

@@ -210,8 +210,10 @@ def quadratic_time(claim: Claim, evidence: Evidence) -> Judged:
     why = (
         f"From N = {LONG_FROM} on the recorded time of a head grows as "
         f"N^{span(list(powers.values()), lambda x: f'{x:.2f}')} (PyTorch's unfused calls and two "
-        f"kernels of ours): {share(checks)} powers are within {NEAR} of {significant(law)}."
+        f"kernels of ours): {share(checks)} powers are within {NEAR} of {significant(law)}"
     )
+    series, dtype, d = max(powers, key=lambda at: abs(powers[at] - law))[:3]
+    why += "." if all(checks) else f", farthest from it {series} at d = {d}, {dtype}."
     return judged(checks, why, timed.source)
 
 
