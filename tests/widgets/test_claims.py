@@ -15,17 +15,21 @@ from fa_kernels.session import Session, session
 from fa_kernels.widgets.claims import ALL, NO_NOTEBOOK, SIGNS, Claims, counted
 from tests.measure.rows import row, write_run
 
-FIRST = "flops-quadratic"
-
 
 @pytest.fixture(scope="module")
 def recorded() -> Session:
     return session("numpy")
 
 
-@pytest.fixture
-def widget(recorded: Session) -> Claims:
+@pytest.fixture(scope="module")
+def opened(recorded: Session) -> Claims:
     return fa.claims(session=recorded)
+
+
+@pytest.fixture
+def widget(opened: Claims) -> Claims:
+    """Without filters; the verdicts are computed once."""
+    return Claims(opened.answers, opened.device, ALL, ALL, ALL)
 
 
 def plain(html: str) -> str:

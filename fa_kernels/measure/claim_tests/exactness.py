@@ -53,7 +53,7 @@ def online_softmax(claim: Claim, evidence: Evidence) -> Judged:
     checks = [error < ROUNDING for error in errors]
     why = (
         f"Cut into blocks in random ways, {_KEYS} columns give the output of all columns at once "
-        f"in {share(checks)} cases, to {max(errors):.1e}, the rounding of float64."
+        f"in {share(checks)} cases, to {max(errors):.1e} (up to {ROUNDING:.0e} passes as rounding)."
     )
     return judged(checks, why, NUMPY)
 
@@ -124,7 +124,7 @@ def whole_row_needed(claim: Claim, evidence: Evidence) -> Judged:
     change = 100 * float(abs(after / before - 1).max())
     why = (
         f"Raising the last of {_KEYS} scores by 1 changes {share(checks)} weights before it, each "
-        f"by {change:.2g} %: a weight is known when the last score is."
+        f"by {change:.2g} %."
     )
     return judged(checks, why, NUMPY)
 

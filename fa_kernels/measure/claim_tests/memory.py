@@ -120,8 +120,8 @@ def like_checkpointing(claim: Claim, evidence: Evidence) -> Judged:
     less = kept[1] < kept[0]
     checks = [less, more[0] > 0, more[1] > 0]
     why = (
-        f"Both keep less and compute more: at {problem.describe()} the kernel that rebuilds keeps "
-        f"{capacity(kept[1])} of {capacity(kept[0])} and computes {100 * more[0]:.0f} % more in a "
-        f"step; a checkpoint keeps nothing and computes {100 * more[1]:.0f} % more."
+        f"At {problem.describe()} the kernel that rebuilds keeps {capacity(kept[1])} instead of "
+        f"{capacity(kept[0])} and computes {100 * more[0]:.0f} % more in a step; a checkpoint, "
+        f"which keeps neither, computes {100 * more[1]:.0f} % more."
     )
     return judged(checks, why, "model; counted in NumPy")
