@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--training", action="store_true", help="training steps of GPT-2 small instead"
     )
+    measure.add_argument(
+        "--ceilings", action="store_true", help="what this GPU does at most, unit by unit, instead"
+    )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
     for name in ("seqlens", "head-dims", "sram-kib"):
@@ -168,7 +171,8 @@ def _measure(args: argparse.Namespace) -> int:
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
-    kinds = [name for name in ("counters", "backward", "speed", "training") if getattr(args, name)]
+    every = ("counters", "backward", "speed", "training", "ceilings")
+    kinds = [name for name in every if getattr(args, name)]
     if len(kinds) > 1:
         named = " and ".join(f"--{name}" for name in kinds)
         sys.exit(f"{named} are runs of different kinds: give one of them.")
@@ -178,7 +182,7 @@ def _measure(args: argparse.Namespace) -> int:
         return _measure_counters(args)
     if args.backward:
         return _measure_special(args, "backward")
-    for kind in ("speed", "training"):
+    for kind in ("speed", "training", "ceilings"):
         if getattr(args, kind):
             return _measure_special(args, kind)
     from fa_kernels.measure import records
@@ -232,7 +236,7 @@ def _measure_counters(args: argparse.Namespace) -> int:
 
 
 def _measure_special(args: argparse.Namespace, kind: str) -> int:
-    """A run of kind "backward", "speed" or "training", which have shapes of their own."""
+    """A run of kind "backward", "speed", "training" or "ceilings", with shapes of its own."""
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
@@ -242,6 +246,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
     _refuse_without_gpu("measure")
     from fa_kernels.measure.backward_run import record_backward
+    from fa_kernels.measure.ceilings_run import record_ceilings
     from fa_kernels.measure.speed_run import record_speed
     from fa_kernels.measure.training_run import record_training
 
@@ -249,6 +254,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "backward": record_backward,
         "speed": record_speed,
         "training": record_training,
+        "ceilings": record_ceilings,
     }
     record = recorders[kind]
     root, label = args.out or records.MEASURED_DIR, args.label or kind

@@ -97,8 +97,12 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
-def compile_report(name: str, macros: Mapping[str, int], arch: str) -> CompileReport:
+def compile_report(
+    name: str, macros: Mapping[str, int], arch: str, source: str | None = None
+) -> CompileReport:
     """Compile for `arch` ("sm_80") with NVRTC alone: works without a GPU or a driver.
+
+    `source`: of a file that is no rung and stands elsewhere; default: the kernel called `name`.
 
     Raises:
         ModuleNotFoundError: CuPy (which carries the NVRTC binding) is not installed.
@@ -110,7 +114,9 @@ def compile_report(name: str, macros: Mapping[str, int], arch: str) -> CompileRe
 
     start = time.perf_counter()
     options = (*CUPY_OPTIONS, f"-arch={arch}", "--ptxas-options=-v", *macro_options(macros))
-    program = nvrtc.createProgram(kernel_source(name), f"{name}.cu", (), ())
+    program = nvrtc.createProgram(
+        kernel_source(name) if source is None else source, f"{name}.cu", (), ()
+    )
     try:
         nvrtc.compileProgram(program, options)
         cubin = nvrtc.getCUBIN(program) + b"\0"  # CuPy takes it for a text and drops the last byte

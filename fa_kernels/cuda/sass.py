@@ -130,6 +130,14 @@ def nvdisasm() -> str | None:
 def disassemble(cubin: bytes) -> dict[str, InstructionMix]:
     """Entry point -> its instructions.
 
+    Raises: as `listing`.
+    """
+    return read_sass(listing(cubin))
+
+
+def listing(cubin: bytes) -> str:
+    """What nvdisasm prints of compiled code.
+
     Raises:
         FileNotFoundError: nvdisasm is not here; the message holds the remedy.
         RuntimeError: it refused the code, in its own words.
@@ -146,21 +154,35 @@ def disassemble(cubin: bytes) -> dict[str, InstructionMix]:
         done = subprocess.run([program, "-c", str(path)], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"nvdisasm failed: {done.stderr.strip()}")
-    return read_sass(done.stdout)
+    return done.stdout
 
 
 def read_sass(text: str) -> dict[str, InstructionMix]:
     """nvdisasm's listing as one mix per entry point."""
+    return {entry: _mix(body) for entry, body in _entries(text).items()}
+
+
+def read_loops(text: str) -> dict[str, list[list[str]]]:
+    """Entry point of a listing -> the opcodes of every loop, a loop being what a jump spans."""
+    found = {}
+    for entry, body in _entries(text).items():
+        opcodes, jumps = _opcodes(body)
+        found[entry] = [opcodes[to : at + 1] for to, at in jumps if to < at]
+    return found
+
+
+def _entries(text: str) -> dict[str, list[str]]:
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if match := _SECTION.match(line):
             lines = sections.setdefault(match[1], [])
         lines.append(line)
-    return {entry: _mix(body) for entry, body in sections.items()}
+    return sections
 
 
-def _mix(lines: Sequence[str]) -> InstructionMix:
+def _opcodes(lines: Sequence[str]) -> tuple[list[str], list[tuple[int, int]]]:
+    """An entry point's opcodes without padding, and its jumps as places among them: (to, from)."""
     opcodes: list[str] = []
     labels: dict[str, int] = {}
     jumps: list[tuple[int, str]] = []
@@ -171,7 +193,12 @@ def _mix(lines: Sequence[str]) -> InstructionMix:
             if match[1].startswith("BRA") and (target := _TARGET.search(match[2])):
                 jumps.append((len(opcodes), target[1]))
             opcodes.append(match[1])
-    places = _multiplying(opcodes, [(labels[t], at) for at, t in jumps if t in labels])
+    return opcodes, [(labels[t], at) for at, t in jumps if t in labels]
+
+
+def _mix(lines: Sequence[str]) -> InstructionMix:
+    opcodes, jumps = _opcodes(lines)
+    places = _multiplying(opcodes, jumps)
     inside = [opcodes[i] for i in places]
     products = Counter(code for code in opcodes if class_of(code) == TENSOR)
     return InstructionMix(

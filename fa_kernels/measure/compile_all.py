@@ -12,6 +12,7 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS, SOURCE
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -172,6 +173,7 @@ def compile_all(verbose: bool = False) -> int:
     listed |= {v.backward.kernel for v in VARIANTS.values() if v.backward is not None}
     orphans = [name for name in kernel_names() if name not in listed]
     failures = [f"{name}.cu belongs to no variant" for name in orphans]
+    failures += ceiling_faults()
     # A paper tiling may be the default one: what is the same build is compiled once.
     builds = {(plan.kernel, *plan.macros.items(), arch): (plan, arch) for plan, arch in jobs()}
     work = list(builds.values())
@@ -185,6 +187,25 @@ def compile_all(verbose: bool = False) -> int:
     for failure in failures:
         print("FAIL", failure)
     return len(failures)
+
+
+def ceiling_faults() -> list[str]:
+    """What is wrong with the kernels that measure what a GPU does at most, in words."""
+    builds = itertools.product(SMEM_PER_BLOCK, BLOCK_THREADS)
+    with ThreadPoolExecutor() as pool:
+        return [fault for found in pool.map(_ceiling_faults, builds) for fault in found]
+
+
+def _ceiling_faults(build: tuple[int, int]) -> list[str]:
+    arch, threads = build
+    source = SOURCE.read_text(encoding="utf-8")
+    try:
+        report = compile_report(SOURCE.stem, {"THREADS": threads}, f"sm_{arch}", source)
+    except RuntimeError as error:
+        return [str(error)]
+    if not report.spill_bytes:
+        return []
+    return [f"{SOURCE.name} sm_{arch}, {threads} threads: {report.spill_bytes} bytes of spills"]
 
 
 def _compile_one(job: tuple[LaunchPlan, int]) -> tuple[list[str], str]:

@@ -45,8 +45,9 @@ UNITS = {
 }
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
-#: peers, or training steps of a whole model ("step": the problem is one of its attention calls).
-RUN_KINDS = ("grid", "counters", "backward", "speed", "training")
+#: peers, training steps of a whole model ("step": the problem is one of its attention calls), or
+#: what the device does at most (no rows here: `ceiling_records`).
+RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]

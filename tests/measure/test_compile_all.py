@@ -13,6 +13,7 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import CompileReport, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.measure import compile_all as subject
+from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS
 from fa_kernels.measure.compile_all import (
     SMEM_PER_BLOCK,
     SPILL_LIMIT,
@@ -216,10 +217,30 @@ def test_failures_are_counted_and_printed(
         return report_of(plan, spill_bytes=16 if arch == "sm_86" else 0)
 
     monkeypatch.setattr(subject, "compile_report", fake_report)
+    monkeypatch.setattr(subject, "ceiling_faults", lambda: ["ceilings.cu sm_90: spills"])
     monkeypatch.setattr(subject, "jobs", lambda: iter([(plan, 75), (plan, 80), (plan, 86)]))
     monkeypatch.setattr(subject, "kernel_names", lambda: ["02_standard_tiled", "09_orphan"])
-    assert compile_all(verbose=True) == 3
+    assert compile_all(verbose=True) == 4
     printed = capsys.readouterr().out
     assert "FAIL 09_orphan.cu belongs to no variant" in printed
     assert "does not compile for sm_80: log" in printed and "16 bytes of spills" in printed
-    assert "compiled 3 builds" in printed and "3 failures" in printed
+    assert "compiled 3 builds" in printed and "4 failures" in printed
+
+
+def test_the_kernels_of_ceilings_are_compiled_for_every_architecture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, seen = plan_of(), set()
+
+    def fake_report(name: str, macros: dict[str, int], arch: str, source: str) -> CompileReport:
+        seen.add((arch, macros["THREADS"]))
+        if arch == "sm_75":
+            raise RuntimeError("ceilings does not compile for sm_75: log")
+        spilled = 8 if (arch, macros["THREADS"]) == ("sm_90", 256) else 0
+        return report_of(plan, spill_bytes=spilled)
+
+    monkeypatch.setattr(subject, "compile_report", fake_report)
+    refused = ["ceilings does not compile for sm_75: log"] * len(BLOCK_THREADS)
+    wanted = [*refused, "ceilings.cu sm_90, 256 threads: 8 bytes of spills"]
+    assert subject.ceiling_faults() == wanted
+    assert seen == {(f"sm_{arch}", threads) for arch in ARCHS for threads in BLOCK_THREADS}

@@ -1,0 +1,161 @@
+"""What a GPU can do at most, as measured: ceilings.csv of a run of kind "ceilings".
+
+A ceiling belongs to a device and to no attention call, so it has none of the columns of rows.csv,
+which such a run has too, but empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.measure.records import MEASURED_DIR, RecordError, load_run
+
+FILE = "ceilings.csv"
+#: Ceiling -> unit; the order is that of tables: from far away to near, then arithmetic.
+CEILINGS = {
+    "hbm_copy": "GB/s",
+    "hbm_read": "GB/s",
+    "l2_read": "GB/s",
+    "l2_add": "Gadd/s",
+    "smem_read": "GB/s",
+    "fp32_fma": "TFLOP/s",
+    "exp2": "Gexp/s",
+    "matmul_fp16": "TFLOP/s",
+    "matmul_bf16": "TFLOP/s",
+}
+STATUSES = ("ok", "refused", "failed")
+_REMEDY = "restore it with `git checkout data/measured`, or choose another run"
+
+
+@dataclass(frozen=True)
+class CeilingRow:
+    """One measured rate; the columns of ceilings.csv, in order.
+
+    `amount` is what one launch moves or computes, in the unit's own thing without its prefix (B,
+    FLOP, exp, add), and `set_bytes` what it works on, 0 where that is registers alone. `p20`,
+    `median` and `p80` are rates, None unless status is "ok". `max_abs_err` is the difference of
+    the launch's result from what it must be, taken before it was timed.
+    """
+
+    ceiling: str
+    provider: str
+    unit: str
+    p20: float | None
+    median: float | None
+    p80: float | None
+    n: int
+    amount: float
+    set_bytes: int
+    status: str
+    detail: str
+    max_abs_err: float | None
+
+
+COLUMNS = tuple(field.name for field in fields(CeilingRow))
+_KINDS = {field.name: str(field.type) for field in fields(CeilingRow)}
+
+
+def row_fault(row: CeilingRow) -> str | None:
+    """What is wrong with a row, in words, or None. The same rules hold for writing and reading."""
+    unit = CEILINGS.get(row.ceiling)
+    if unit is None or row.unit != unit:
+        return f"ceiling {row.ceiling!r} in {row.unit!r} is not known"
+    if row.status not in STATUSES:
+        return f"status = {row.status!r} is not one of {STATUSES}"
+    if not row.provider or not row.detail:
+        return "no provider, or no word on how it was measured"
+    numbers = (row.p20, row.median, row.p80, row.max_abs_err, row.amount)
+    if not all(math.isfinite(number) for number in numbers if number is not None):
+        return "a number that is not finite"
+    if min(row.n, row.amount, row.set_bytes) < 0:
+        return "a negative amount, size or number of samples"
+    rates = (row.p20, row.median, row.p80)
+    if row.status != "ok":
+        return None if rates == (None, None, None) else f"a rate of status {row.status!r}"
+    if row.p20 is None or row.median is None or row.p80 is None:
+        return "status is ok but p20, median or p80 is missing"
+    if not 0 < row.p20 <= row.median <= row.p80:
+        return "p20, median and p80 are not positive, or not in order"
+    if row.n < 3 or row.max_abs_err is None:
+        return "fewer than 3 samples, or no max_abs_err: its result was not checked"
+    return None
+
+
+def append_ceilings(folder: Path, rows: Iterable[CeilingRow]) -> None:
+    """Append rows to <folder>/ceilings.csv, writing the header first if the file is new.
+
+    Raises:
+        RecordError: a row that `row_fault` refuses; nothing is written then.
+    """
+    rows = list(rows)
+    for row in rows:
+        if fault := row_fault(row):
+            raise RecordError(f"refusing to record {row}: {fault}.")
+    path = folder / FILE
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerows([_text(getattr(row, name)) for name in COLUMNS] for row in rows)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def load_ceilings(run_id: str, root: Path | None = None) -> tuple[CeilingRow, ...]:
+    """The ceilings of a run; () of one that has not got that far.
+
+    Raises:
+        RecordError: no such run, one of another kind, or a file that is not valid.
+    """
+    run = load_run(run_id, root)
+    if run.kind != "ceilings":
+        raise RecordError(f"{run_id} is a run of kind {run.kind!r}, not 'ceilings'; {_REMEDY}.")
+    path = (root or MEASURED_DIR) / run_id / FILE
+    return tuple(_read(path)) if path.exists() else ()
+
+
+def _read(path: Path) -> Iterable[CeilingRow]:
+    where = f"{path.parent.name}/{FILE}"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise RecordError(
+                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
+                )
+            yield from (_parse(raw, f"{where} line {reader.line_num}") for raw in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
+
+
+def _parse(raw: Mapping[Any, Any], where: str) -> CeilingRow:
+    if len(raw) > len(COLUMNS):  # csv keeps what is left over under the key None
+        raise RecordError(f"{where}: more cells than columns; {_REMEDY}.")
+    values: dict[str, Any] = {}
+    for column in COLUMNS:
+        text, kind = raw[column], _KINDS[column]
+        try:
+            if text is None:
+                raise ValueError("missing")
+            if text == "" and "None" in kind:
+                values[column] = None
+            elif kind.startswith("int"):
+                values[column] = int(text)
+            else:
+                values[column] = float(text) if kind.startswith("float") else text
+        except ValueError as error:
+            raise RecordError(f"{where}: {column} = {text!r} is no {kind}; {_REMEDY}.") from error
+    row = CeilingRow(**values)
+    if fault := row_fault(row):
+        raise RecordError(f"{where}: {fault}; {_REMEDY}.")
+    return row

@@ -1,0 +1,54 @@
+"""The ceilings of the current GPU on record: a run of kind "ceilings", about half a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fa_kernels.measure import ceilings, memory
+from fa_kernels.measure.ceiling_records import (
+    CEILINGS,
+    CeilingRow,
+    append_ceilings,
+    load_ceilings,
+)
+from fa_kernels.measure.special_run import open_run
+from fa_kernels.units import significant
+
+
+def record_ceilings(
+    root: Path,
+    label: str,
+    command: str,
+    resume: str | None = None,
+    commit: str | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[Path, bool]:
+    """Measure every ceiling into a run of kind "ceilings"; its folder, and whether it is whole.
+
+    Arguments and errors as `backward_run.record_backward`. Each ceiling is written when it is
+    measured, and one that the run to resume has, whatever came of it, is not measured again.
+    """
+    start = time.monotonic()
+    folder, _ = open_run("ceilings", label, command, root, resume, commit, method=ceilings.METHOD)
+    done = {row.ceiling for row in load_ceilings(folder.name, root)}
+    work = [name for name in CEILINGS if name not in done]
+    gpu = ceilings.Gpu.current()
+    for number, name in enumerate(work):
+        if seconds is not None and time.monotonic() - start > seconds:
+            say(f"deadline reached with {len(work) - number} left: resume {folder.name}")
+            return folder, False
+        row = ceilings.measure_ceiling(name, gpu)
+        append_ceilings(folder, [row])
+        memory.free_pools()  # gigabytes, which cuBLAS or the next array may want
+        say(f"[{number + 1}/{len(work)}, {time.monotonic() - start:.0f} s] {said(row)}")
+    return folder, True
+
+
+def said(row: CeilingRow) -> str:
+    """One line on a measured ceiling."""
+    if row.median is None:
+        return f"{row.ceiling} {row.status}: {row.detail}"
+    return f"{row.ceiling} {significant(row.median)} {row.unit}: {row.detail}"
