@@ -10,6 +10,7 @@ from typing import Any
 from fa_kernels.device import Device
 from fa_kernels.figures import theme
 from fa_kernels.figures.ladder import LadderRuns, Step
+from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.masks import matmul_flops
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -20,6 +21,9 @@ _HEIGHT = 500
 _INNER = (716, 404)
 #: Room around the marks, in decades.
 _LEFT, _RIGHT = 0.35, 0.5
+#: Measured ceilings of device memory, and of the tensor cores by dtype.
+_BANDWIDTHS = ("hbm_read", "hbm_copy")
+_PRODUCTS = {"float16": "matmul_fp16", "bfloat16": "matmul_bf16"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Ceilings:
             tensor = device.bf16_tensor_tflops
         fp32 = device.peak_tflops(dtype, tensor_cores=False)
         return cls(device.hbm_bandwidth_gb_s, fp32, tensor)
+
+    @classmethod
+    def measured(cls, found: MeasuredCeilings, dtype: str) -> Ceilings | None:
+        """Those that a run measured; None: it has no bandwidth, or none of the fp32 units.
+
+        The bandwidth is that of reading alone or of copying, whichever is greater.
+        """
+        bandwidths = [rate for name in _BANDWIDTHS if (rate := found.rate(name))]
+        fp32 = found.rate("fp32_fma")
+        if not bandwidths or fp32 is None:
+            return None
+        return cls(max(bandwidths), fp32, found.rate(_PRODUCTS.get(dtype, "")))
 
     def roof(self, intensity: float, tensor_cores: bool) -> float:
         """The most TFLOP/s at this many FLOP per byte, were every byte to come from HBM."""
@@ -95,9 +111,15 @@ def least_bytes(problem: AttentionProblem) -> int:
 
 
 def roofline_spec(
-    marks: Sequence[Mark], ceilings: Ceilings, text: Mapping[str, Any]
+    marks: Sequence[Mark],
+    ceilings: Ceilings,
+    text: Mapping[str, Any],
+    measured: Ceilings | None = None,
 ) -> dict[str, Any]:
-    """A plotly spec on log axes: ceilings as lines, a marker per rung and peer, open for peers."""
+    """A plotly spec on log axes: ceilings as lines, a marker per rung and peer, open for peers.
+
+    `measured` ceilings are dashed, beneath those of the data sheet.
+    """
     layout = theme.base_layout(_HEIGHT)
     layout["margin"] = {"l": 70, "r": 14, "t": 40, "b": 56}
     xs = [math.log10(mark.intensity) for mark in marks] or [0.0, 3.0]
@@ -113,11 +135,14 @@ def roofline_spec(
             "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left",
             "yanchor": "bottom", "xshift": -52, "yshift": 6, "showarrow": False,
             "align": "left", "font": theme.font(),
-            "text": f"<b>{text['title']}</b>&nbsp;&nbsp; {text['legend']}",
+            "text": f"<b>{text['title']}</b>&nbsp;&nbsp; {_legend(text, measured)}",
         }
     ]  # fmt: skip
     names = _names(marks, (high - low, top - bottom))
-    data = [_roofs(ceilings, 10.0**low, 10.0**high), _roof_words(ceilings, bottom, low, high, text)]
+    data = [_roofs(ceilings, 10.0**low, 10.0**high)]
+    if measured:
+        data.append(_roofs(measured, 10.0**low, 10.0**high, _MEASURED))
+    data.append(_roof_words(ceilings, bottom, low, high, text, measured))
     return {"data": [*data, *(_mark(mark) for mark in marks), names], "layout": layout}
 
 
@@ -130,7 +155,17 @@ def _log_axis(quantity: str, unit: str, low: float, high: float) -> dict[str, An
     )  # fmt: skip
 
 
-def _roofs(ceilings: Ceilings, left: float, right: float) -> dict[str, Any]:
+#: How the measured ceilings look.
+_MEASURED = {"color": theme.MUTED, "width": 2, "dash": "dash"}
+
+
+def _legend(text: Mapping[str, Any], measured: Ceilings | None) -> str:
+    return f"{text['legend']}; {text['legend_measured']}" if measured else str(text["legend"])
+
+
+def _roofs(
+    ceilings: Ceilings, left: float, right: float, line: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The slope of the bandwidth, then each peak from where it meets it."""
     xs: list[float | None] = []
     ys: list[float | None] = []
@@ -142,25 +177,37 @@ def _roofs(ceilings: Ceilings, left: float, right: float) -> dict[str, Any]:
         xs += [peak / slope, right, None]
         ys += [peak, peak, None]
     return {
-        "type": "scatter", "mode": "lines", "name": "ceilings", "x": xs, "y": ys,
-        "line": {"color": theme.INK, "width": 2}, "hoverinfo": "skip",
+        "type": "scatter", "mode": "lines", "name": "measured ceilings" if line else "ceilings",
+        "x": xs, "y": ys, "line": line or {"color": theme.INK, "width": 2}, "hoverinfo": "skip",
     }  # fmt: skip
 
 
 def _roof_words(
-    ceilings: Ceilings, bottom: float, low: float, high: float, text: Mapping[str, Any]
+    ceilings: Ceilings,
+    bottom: float,
+    low: float,
+    high: float,
+    text: Mapping[str, Any],
+    measured: Ceilings | None,
 ) -> dict[str, Any]:
     slope = ceilings.bandwidth_gb_s / 1e3
     # Near the left edge, or where the slope enters the figure from below.
     start = max(low, bottom - math.log10(slope)) + 0.06 * (high - low)
     xs, ys = [10.0**start], [10.0**start * slope]
     words, places = [text["bandwidth"].format(rate=f"{slope:.3g}")], ["middle right"]
-    words[0] = "&nbsp;" * 4 + words[0]
-    for name, peak in (("fp32", ceilings.fp32_tflops), ("tensor", ceilings.tensor_tflops)):
+    # Both numbers stand beside the data sheet's line: the measured one runs close under it.
+    beside = text["beside"]
+    words[0] = "&nbsp;" * (8 if measured else 4) + words[0]
+    if measured:
+        words[0] += beside.format(rate=f"{measured.bandwidth_gb_s / 1e3:.3g}")
+    reached = (measured.fp32_tflops, measured.tensor_tflops) if measured else (None, None)
+    peaks = (("fp32", ceilings.fp32_tflops), ("tensor", ceilings.tensor_tflops))
+    for (name, peak), rate in zip(peaks, reached, strict=True):
         if peak:
             xs.append(10.0**high)
             ys.append(peak)
-            words.append(text[name].format(rate=significant(peak)))
+            more = beside.format(rate=significant(rate)) if rate else ""
+            words.append(text[name].format(rate=significant(peak)) + more)
             places.append("top left")
     return {
         "type": "scatter", "mode": "text", "name": "ceiling words", "x": xs, "y": ys,

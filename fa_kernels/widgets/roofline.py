@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fa_kernels.device import Device
+from fa_kernels.figures.ladder import LadderRuns
 from fa_kernels.figures.point import device_words
+from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.figures.roofline import Ceilings, Mark, marks_of, roofline_spec
 from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.measure.compiled_run import HEAD_DIMS, Shipped
-from fa_kernels.session import Session
+from fa_kernels.session import Session, in_use
 from fa_kernels.units import significant
 from fa_kernels.widgets.ladder import SizedView, ladder_runs
 from fa_kernels.widgets.recompute_cost import Sizes
@@ -37,8 +39,13 @@ def tensor_cores(arch: int) -> dict[str, bool]:
     return found
 
 
-def takeaway(marks: Sequence[Mark], ceilings: Ceilings, device: Device) -> str:
-    """How near the best rung comes to the peak of its units, and which ceiling is above it."""
+def takeaway(
+    marks: Sequence[Mark], ceilings: Ceilings, device: Device, measured: Ceilings | None = None
+) -> str:
+    """How near the best rung comes to the peak of its units, and which ceiling is above it.
+
+    `measured`: the peaks that the GPU was seen to reach, where they are known.
+    """
     text = labels("roofline")
     ours = [mark for mark in marks if not mark.at_most]
     if not ours:
@@ -51,6 +58,11 @@ def takeaway(marks: Sequence[Mark], ceilings: Ceilings, device: Device) -> str:
         percent=f"{100 * best.tflops / peak:.0f}", peak=significant(peak),
         device=device_words(device),
     )  # fmt: skip
+    if measured and (best.tensor_cores is False or measured.tensor_tflops):
+        reached = measured.peak(best.tensor_cores)
+        said += " " + text["said_measured"].format(
+            peak=significant(reached), percent=f"{100 * best.tflops / reached:.0f}"
+        )
     where = text["said_flat" if flat else "said_slope"]
     said += " " + where.format(intensity=significant(best.intensity))
     peers = [mark for mark in marks if mark.at_most]
@@ -72,8 +84,16 @@ def _units(mark: Mark) -> str:
     return "units_tensor" if mark.tensor_cores else "units_fp32"
 
 
-def roofline_table(marks: Sequence[Mark], ceilings: Ceilings, device: Device, problem: str) -> str:
-    """The numbers behind the figure, one row per series, as HTML."""
+def measured_words(found: MeasuredCeilings) -> str:
+    """Where the measured ceilings come from, or that there are none and how to get them."""
+    text = labels("roofline")
+    return str(text["measured" if found else "not_measured"]).format(run=found.run_id)
+
+
+def roofline_table(
+    marks: Sequence[Mark], ceilings: Ceilings, device: Device, problem: str, measured: str = ""
+) -> str:
+    """The numbers behind the figure, one row per series, as HTML; `measured` ends the caption."""
     text, body = labels("roofline"), []
     for mark in marks:
         peak = ceilings.peak(mark.tensor_cores)
@@ -90,16 +110,26 @@ def roofline_table(marks: Sequence[Mark], ceilings: Ceilings, device: Device, pr
     runs = sorted({mark.step.run_id for mark in marks})
     source = text["source"].format(runs=", ".join(runs)) if runs else text["no_source"]
     caption = text["caption"].format(problem=problem, device=device.name, source=source)
+    caption = f"{caption} {measured}".strip()
     head = [text[name] for name in _COLUMNS]
     return html_table("roofline", caption, head, body, "falab-table falab-dense")
 
 
 class Roofline(SizedView):
-    """FLOP per byte against TFLOP/s, under the data sheet's ceilings; `marks` are those shown."""
+    """FLOP per byte against TFLOP/s, under the data sheet's ceilings; `marks` are those shown.
+
+    Where a run of kind "ceilings" was recorded on the device, its ceilings stand there too.
+    """
 
     marks: Sequence[Mark]
 
     section = mark = "roofline"
+
+    def __init__(
+        self, sizes: Sizes, device: Device, runs: LadderRuns, measured: MeasuredCeilings
+    ) -> None:
+        self.measured = measured
+        super().__init__(sizes, device, runs)
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""
@@ -107,10 +137,12 @@ class Roofline(SizedView):
         ceilings = Ceilings.of(self.device, problem.dtype)
         marks = marks_of(self.runs.steps(problem), self._tensor_cores, self.runs)
         self.marks = marks
-        said = takeaway(marks, ceilings, self.device)
+        measured = Ceilings.measured(self.measured, problem.dtype)
+        said = takeaway(marks, ceilings, self.device, measured)
         alt = self.text["figure"].format(sentence=said)
-        table = roofline_table(marks, ceilings, self.device, problem.describe())
-        self.show(roofline_spec(marks, ceilings, self.text), alt, said, table, stamp)
+        where = measured_words(self.measured)
+        table = roofline_table(marks, ceilings, self.device, problem.describe(), where)
+        self.show(roofline_spec(marks, ceilings, self.text, measured), alt, said, table, stamp)
 
     @property
     def _tensor_cores(self) -> Mapping[str, bool]:
@@ -132,4 +164,6 @@ def roofline(
 
     Args and errors as `ladder`.
     """
-    return Roofline(Sizes.of(N, d, dtype), *ladder_runs(device, session))
+    sheet, runs = ladder_runs(device, session)
+    measured = MeasuredCeilings.on(sheet, in_use(session).root)
+    return Roofline(Sizes.of(N, d, dtype), sheet, runs, measured)

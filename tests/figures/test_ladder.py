@@ -11,6 +11,7 @@ import pytest
 
 from fa_kernels.device import Device, device
 from fa_kernels.figures.ladder import LadderRuns, Step, gain_words, ladder_spec
+from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.figures.roofline import Ceilings, Mark, least_bytes, marks_of, roofline_spec
 from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.masks import matmul_flops
@@ -19,6 +20,7 @@ from fa_kernels.measure.records import Run, load_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic import RUN_ID, write_run
+from tests.figures.synthetic_ceilings import rate_of, write_ceilings_run
 from tests.figures.test_explorer import sizes
 
 LADDER, ROOFLINE = labels("ladder"), labels("roofline")
@@ -183,3 +185,50 @@ def test_plotly_takes_the_roofline(runs: LadderRuns, dtype: str, slug: str) -> N
         spec = roofline_spec(found, ceilings, ROOFLINE)
         go.Figure(spec)
         assert min(sizes(spec)) >= 12
+
+
+# -- its measured ceilings -------------------------------------------------------------------
+
+
+def measured_of(root: Path, h200: Device, dtype: str, *leave_out: str) -> Ceilings | None:
+    write_ceilings_run(root, leave_out)
+    return Ceilings.measured(MeasuredCeilings.on(h200, root), dtype)
+
+
+def test_measured_ceilings_are_those_of_the_run(tmp_path: Path, h200: Device) -> None:
+    half = measured_of(tmp_path, h200, "float16")
+    assert half == Ceilings(rate_of("hbm_read"), rate_of("fp32_fma"), rate_of("matmul_fp16"))
+    found = MeasuredCeilings.on(h200, tmp_path)
+    brain, single = (Ceilings.measured(found, dtype) for dtype in ("bfloat16", "float32"))
+    assert brain and brain.tensor_tflops == rate_of("matmul_bf16")
+    assert single and single.tensor_tflops is None
+    assert Ceilings.measured(MeasuredCeilings(), "float16") is None
+
+
+def test_a_run_without_bandwidth_has_no_roof(tmp_path: Path, h200: Device) -> None:
+    assert measured_of(tmp_path, h200, "float16", "hbm_read", "hbm_copy") is None
+
+
+def test_without_one_of_two_bandwidths_the_other_is_the_roof(tmp_path: Path, h200: Device) -> None:
+    roof = measured_of(tmp_path, h200, "float16", "hbm_read")
+    assert roof and roof.bandwidth_gb_s == rate_of("hbm_copy")
+
+
+def test_the_measured_roof_is_dashed_and_says_its_numbers(
+    runs: LadderRuns, tmp_path: Path, h200: Device
+) -> None:
+    sheet = Ceilings.of(h200, "float16")
+    measured = measured_of(tmp_path, h200, "float16")
+    without = roofline_spec(marks(runs), sheet, ROOFLINE)
+    both = roofline_spec(marks(runs), sheet, ROOFLINE, measured)
+    go.Figure(both)
+    names = [trace["name"] for trace in both["data"]]
+    assert [n for n in names if n != "measured ceilings"] == [t["name"] for t in without["data"]]
+    dashed = next(t for t in both["data"] if t["name"] == "measured ceilings")
+    assert dashed["line"]["dash"] == "dash"
+    assert measured and max(y for y in dashed["y"] if y) == measured.tensor_tflops
+    words = next(t for t in both["data"] if t["name"] == "ceiling words")["text"]
+    assert [text.count("measured") for text in words] == [1, 1, 1]
+    assert not any(
+        "measured" in text for trace in without["data"] for text in trace.get("text", [])
+    )

@@ -16,11 +16,14 @@ from fa_kernels.figures.rungs import Rung, in_rung_order
 from fa_kernels.measure import compiled_run
 from fa_kernels.measure.compiled_run import Shipped
 from fa_kernels.session import Session, session
+from fa_kernels.units import significant
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets import compiled_check, resources, roofline, rung_view
 from fa_kernels.widgets.rung_ideas import IDEAS, Idea, ideas_of, place_of
 from fa_kernels.widgets.text import labels
 from tests.figures.synthetic import RUN_ID, write_run
+from tests.figures.synthetic_ceilings import RUN_ID as CEILINGS_RUN
+from tests.figures.synthetic_ceilings import rate_of, write_ceilings_run
 from tests.figures.synthetic_speed import write_speed_run
 
 READER, RESOURCES, MIX = (labels(s) for s in ("rung_reader", "resources", "instruction_mix"))
@@ -250,6 +253,23 @@ def test_the_roofline_compares_with_the_right_peak(
     said = plain(fa.roofline(session=timed).sentence.value)
     assert "tensor cores (990)" in said and ROOFLINE["said_slope"].split("}")[1] in said
     assert all(mark.counted_intensity for mark in widget.marks if not mark.at_most)
+
+
+def test_the_roofline_names_the_run_of_its_measured_ceilings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roofline, "tensor_cores", lambda arch: {})
+    write_run(tmp_path, head_dims=(64,), seqlens=(4096,))
+    without = fa.roofline(session=session("numpy", root=tmp_path))
+    assert "measure --ceilings" in without.table.value
+    write_ceilings_run(tmp_path)
+    widget = fa.roofline(session=session("numpy", root=tmp_path))
+    assert f"Measured ceilings: {CEILINGS_RUN}." in widget.table.value
+    said, before = plain(widget.sentence.value), plain(without.sentence.value)
+    reached = significant(rate_of("fp32_fma"))
+    assert f"Of the {reached} that this GPU was measured to reach" in said
+    assert "measured" not in before and said.startswith(before.split(". ")[0])
+    assert without.figure.spec != widget.figure.spec
 
 
 def test_tensor_cores_are_read_from_the_compiled_code() -> None:
