@@ -52,6 +52,9 @@ _LAZY = {
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
     "claims": ("fa_kernels.widgets.claims", "claims"),
+    "memory_levels": ("fa_kernels.widgets.memory_levels", "memory_levels"),
+    "check_ceilings": ("fa_kernels.widgets.ceiling_check", "check_ceilings"),
+    "what_fits": ("fa_kernels.widgets.what_fits", "what_fits"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

@@ -70,6 +70,13 @@ RESOURCE_COLOURS = {
     "threads": INSTRUCTION_COLOURS["integer"],
     "blocks": INSTRUCTION_COLOURS["other"],
 }
+#: Levels of memory, from the arithmetic outwards: shared memory keeps its colour.
+LEVEL_COLOURS = {
+    "registers": RESOURCE_COLOURS["registers"],
+    "shared": RESOURCE_COLOURS["shared memory"],
+    "l2": "#7F8FA6",
+    "hbm": "#B7A98C",
+}
 #: What dropout dropped: dark beside P's yellow on either page, so the page must not swap it.
 DROPPED = "#3B3B3C"
 #: Gradients, which bars hatch.

@@ -1,0 +1,90 @@
+"""Check a GPU against its data sheet: every measured ceiling beside what is printed, the ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fa_kernels.device import Device
+from fa_kernels.device import device as find_device
+from fa_kernels.figures.recorded_ceilings import MeasuredCeilings, SheetRate, sheet_rate
+from fa_kernels.measure.ceiling_records import CEILINGS, CeilingRow
+from fa_kernels.session import Session, in_use
+from fa_kernels.units import significant
+from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.memory_levels import run_words
+from fa_kernels.widgets.text import html_table, labels, text_table
+
+
+@dataclass(frozen=True)
+class CeilingLine:
+    """One ceiling: what the data sheet says of it, and what was measured; None: nothing."""
+
+    name: str
+    sheet: SheetRate
+    row: CeilingRow | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over data sheet."""
+        if self.row is None or self.row.median is None or self.sheet.value is None:
+            return None
+        return self.row.median / self.sheet.value
+
+
+@dataclass(frozen=True)
+class CeilingCheck:
+    """One line per ceiling, shown as a table."""
+
+    device: Device
+    measured: MeasuredCeilings
+    lines: Sequence[CeilingLine]
+
+    def cells(self) -> list[list[str]]:
+        """The table as text: a row of heads, then one row per ceiling."""
+        text = labels("ceiling_check")
+        columns = ("ceiling", "unit", "sheet", "measured", "spread", "ratio", "how")
+        rows = [[str(text[name]) for name in columns]]
+        for line in self.lines:
+            sheet = text["no_rate"] if line.sheet.value is None else significant(line.sheet.value)
+            if line.sheet.derived:
+                sheet = text["is_derived"].format(rate=sheet)
+            row, ratio = line.row, f"{line.ratio:.3f}" if line.ratio else ""
+            measured = spread = ""
+            how = row.detail if row else text["not_in_run" if self.measured else "not_recorded"]
+            if row and row.median and row.p20 and row.p80:
+                measured = significant(row.median)
+                spread = f"{significant(row.p20)} … {significant(row.p80)}"
+            rows.append(
+                [
+                    text["names"][line.name], CEILINGS[line.name], sheet, measured, spread, ratio,
+                    how,
+                ]
+            )  # fmt: skip
+        return rows
+
+    def caption(self) -> str:
+        """The device and the run."""
+        said = labels("ceiling_check")["caption"].format(device=self.device.name)
+        return f"{said} {run_words(self.measured)}"
+
+    def __str__(self) -> str:
+        return text_table(self.caption(), self.cells())
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        return html_table("ceilings", self.caption(), head, body, "falab-table falab-dense")
+
+
+def check_ceilings(device: str | None = None, session: Session | None = None) -> CeilingCheck:
+    """Every ceiling of a GPU: data sheet, measured, and the ratio of the two.
+
+    Args and errors as `memory_levels`.
+    """
+    used = in_use(session)
+    sheet = find_device(default_device(used) if device is None else device)
+    measured = MeasuredCeilings.on(sheet, used.root)
+    lines = [
+        CeilingLine(name, sheet_rate(sheet, name), measured.rows.get(name)) for name in CEILINGS
+    ]
+    return CeilingCheck(sheet, measured, lines)
