@@ -174,7 +174,8 @@ def _bars(
     root = 10.0**_LOW
     return {
         "type": "bar", "orientation": "h", "name": "sizes", "width": _BAR,
-        "base": [root] * len(items), "x": [min(max(item.nbytes, root), 10.0**_HIGH) - root for item in items],
+        "base": [root] * len(items),
+        "x": [min(max(item.nbytes, root), 10.0**_HIGH) - root for item in items],
         "y": list(heights),
         "marker": {
             "color": [theme.TENSOR_COLOURS[item.tensor] for item in items],

@@ -122,7 +122,12 @@ def levels_table(device: Device, levels: Mapping[str, Level], measured: Measured
 
 
 class MemoryLevels(DrawnView):
-    """Capacity and bandwidth of registers, shared memory, L2 and HBM of a device."""
+    """Capacity and bandwidth of registers, shared memory, L2 and HBM of a device.
+
+    `gaps` are those of the device that is shown.
+    """
+
+    gaps: Gaps
 
     section, mark = "memory_levels", "levels"
     least_width = 860
@@ -141,6 +146,7 @@ class MemoryLevels(DrawnView):
         """Compute and show a device."""
         measured = MeasuredCeilings.on(setting, self.session.root)
         levels = levels_of(setting, measured)
+        self.gaps = Gaps.of(setting, levels)
         said = f"{device_words(setting)}: {takeaway(setting, levels)}"
         alt = self.text["figure"].format(sentence=said)
         table = levels_table(setting, levels, measured)
