@@ -201,12 +201,7 @@ def _bandwidths(
         ]
         marker: dict[str, Any] = {"color": [theme.LEVEL_COLOURS[v.name] for v, _, _ in shown]}
         if not dense:
-            marker["pattern"] = {
-                "shape": "/",
-                "fgcolor": theme.ON_LIGHT,
-                "size": 6,
-                "solidity": 0.2,
-            }
+            marker["pattern"] = {"shape": "/"}
         rates, lines = [r for _, _, r in shown], [_rate_words(v, dense, text) for v, _, _ in shown]
         data.append(_bar(name, rates, [y for _, y, _ in shown], _RATES, lines, "2", **marker))
         xs, ys, words = [*xs, *rates], [*ys, *(y for _, y, _ in shown)], [*words, *lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
@@ -20,7 +21,6 @@ from fa_kernels.widgets.text import html_table, labels
 
 _COLUMNS = (
     "column_level", "column_sm", "column_gpu", "column_sheet", "column_measured", "column_ratio",
-    "column_source",
 )  # fmt: skip
 #: What "tens of thousands" covers.
 _TENS_OF_THOUSANDS = (1e4, 1e5)
@@ -98,19 +98,20 @@ def run_words(measured: MeasuredCeilings) -> str:
 
 
 def levels_table(device: Device, levels: Mapping[str, Level], measured: MeasuredCeilings) -> str:
-    """The numbers behind the figure, one row per level, as HTML."""
-    text, body = labels("memory_levels"), []
+    """The numbers behind the figure, one row per level, and where they are from, as HTML."""
+    text, body, sources = labels("memory_levels"), [], []
     for name, level in levels.items():
-        source = level.source
-        if name == "registers":
-            source = text["source_registers"].format(source=source)
+        if level.source:
+            words = text["source_registers"] if name == "registers" else "{source}"
+            said = f"{text['levels'][name]}: {words.format(source=level.source)}."
+            sources.append(f"<li>{escape(said)}</li>")
         rates = (level.sheet_gb_s, level.measured_gb_s)
         body.append(
             [
                 text["levels"][name], capacity(level.part_bytes) if level.part_bytes else "",
                 capacity(level.total_bytes),
                 *(text["none"] if rate is None else bandwidth(rate) for rate in rates),
-                f"{level.ratio:.3f}" if level.ratio else "", source,
+                f"{level.ratio:.3f}" if level.ratio else "",
             ]
         )  # fmt: skip
     caption = text["caption"].format(
@@ -118,7 +119,12 @@ def levels_table(device: Device, levels: Mapping[str, Level], measured: Measured
         sm=capacity(device.smem_per_sm_bytes), measured=run_words(measured),
     )  # fmt: skip
     head = [text[name] for name in _COLUMNS]
-    return html_table("memory-levels", caption, head, body, "falab-table falab-dense")
+    table = html_table("memory-levels", caption, head, body, "falab-table falab-dense")
+    # Not a column: a document's name and address are longer than the table is wide.
+    return (
+        f'{table}<div class="falab-note" style="overflow-wrap: anywhere">'
+        f"{escape(text['sources'])}<ul>{''.join(sources)}</ul></div>"
+    )
 
 
 class MemoryLevels(DrawnView):
