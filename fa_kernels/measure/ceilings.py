@@ -32,7 +32,8 @@ METHOD = (
     "CUDA events around single launches of a millisecond or so, each queued while the one before "
     "still runs; the result of every launch shape is compared with what it must be before it is "
     "timed; the fastest of several shapes is timed 20 times after 3 for warm-up: median rate with "
-    "20th and 80th percentile; copies count bytes read and bytes written; matrices are normally "
+    "20th and 80th percentile, over less than a tenth of a second, after which a limit on power "
+    "may lower the clock further; copies count bytes read and bytes written; matrices are normally "
     "distributed, and numbers that are easier on the power limit would run faster"
 )
 #: Ceiling -> (provider, what tries to reach it).

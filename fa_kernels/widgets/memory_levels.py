@@ -127,6 +127,13 @@ def levels_table(device: Device, levels: Mapping[str, Level], measured: Measured
     )
 
 
+@dataclass(frozen=True)
+class OnDevice:
+    """What the controls show: the slug of a device."""
+
+    device: str
+
+
 class MemoryLevels(DrawnView):
     """Capacity and bandwidth of registers, shared memory, L2 and HBM of a device.
 
@@ -141,21 +148,22 @@ class MemoryLevels(DrawnView):
     def __init__(self, device: Device, session: Session) -> None:
         self.session = session
         self.device = Choice(labels("explorer")["device"], device_options(), device.slug)
-        super().__init__(device, (self.device,))
+        super().__init__(OnDevice(device.slug), (self.device,))
 
     @property
-    def setting(self) -> Device:
+    def setting(self) -> OnDevice:
         """The device that is chosen."""
-        return find_device(self.device.value)
+        return OnDevice(self.device.value)
 
-    def draw(self, setting: Device, stamp: float) -> None:
+    def draw(self, setting: OnDevice, stamp: float) -> None:
         """Compute and show a device."""
-        measured = MeasuredCeilings.on(setting, self.session.root)
-        levels = levels_of(setting, measured)
-        self.gaps = Gaps.of(setting, levels)
-        said = f"{device_words(setting)}: {takeaway(setting, levels)}"
+        sheet = find_device(setting.device)
+        measured = MeasuredCeilings.on(sheet, self.session.root)
+        levels = levels_of(sheet, measured)
+        self.gaps = Gaps.of(sheet, levels)
+        said = f"{device_words(sheet)}: {takeaway(sheet, levels)}"
         alt = self.text["figure"].format(sentence=said)
-        table = levels_table(setting, levels, measured)
+        table = levels_table(sheet, levels, measured)
         self.show(levels_spec(levels, self.text), alt, said, table, stamp)
 
 

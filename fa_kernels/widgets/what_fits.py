@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
@@ -89,6 +90,13 @@ def _share(times: float, text: dict[str, str]) -> str:
     return str(text["too_large"]).format(ratio=ratio_text(1 / times))
 
 
+@dataclass(frozen=True)
+class PlacedSizes(Sizes):
+    """N, d and dtype by its short name, and the slug of a device."""
+
+    device: str
+
+
 class WhatFits(DrawnView):
     """Sizes of a call of attention beside the memories of a device."""
 
@@ -101,17 +109,17 @@ class WhatFits(DrawnView):
         self.dtype = dtype_choice(sizes.dtype)
         self.device = Choice(labels("explorer")["device"], device_options(), device.slug)
         controls = (self.seqlen, self.head_dim, self.dtype, self.device)
-        super().__init__((sizes, device), controls)
+        super().__init__(self.setting, controls)
 
     @property
-    def setting(self) -> tuple[Sizes, Device]:
+    def setting(self) -> PlacedSizes:
         """What the controls show now."""
-        sizes = Sizes(self.seqlen.value, self.head_dim.value, self.dtype.value)
-        return sizes, find_device(self.device.value)
+        sizes = (self.seqlen.value, self.head_dim.value, self.dtype.value)
+        return PlacedSizes(*sizes, self.device.value)
 
-    def draw(self, setting: tuple[Sizes, Device], stamp: float) -> None:
+    def draw(self, setting: PlacedSizes, stamp: float) -> None:
         """Compute and show a setting."""
-        problem, device = setting[0].problem, setting[1]
+        problem, device = setting.problem, find_device(setting.device)
         items, places = items_of(problem, device), places_of(device)
         words = item_words(problem, device)
         said = takeaway(items, device, problem)

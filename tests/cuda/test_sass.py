@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fa_kernels.cuda import sass
-from fa_kernels.cuda.sass import CLASSES, class_of, disassemble, flops_of, read_sass
+from fa_kernels.cuda.sass import CLASSES, class_of, disassemble, flops_of, read_loops, read_sass
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,14 @@ SCALAR = listing(
     "NOP",
     "NOP",
 )
+
+
+def test_every_loop_has_its_opcodes() -> None:
+    (loops,) = read_loops(SCALAR).values()
+    exponential, product, outer = sorted(loops, key=len)
+    assert exponential == ["MUFU.EX2", "FFMA", "BRA"]
+    assert product == ["LDS.128", "FFMA", "FFMA", "BRA"]
+    assert len(outer) == 9 and outer[0] == "LDG.E" and outer[-1] == "BRA"
 
 
 def test_loops_that_multiply_are_found() -> None:

@@ -12,6 +12,7 @@ import pytest
 import fa_kernels as fa
 from fa_kernels.device import device, list_devices
 from fa_kernels.figures.memory_levels import levels_of
+from fa_kernels.figures.provenance import Provenance, Shown
 from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.measure.ceiling_records import CEILINGS
 from fa_kernels.session import Session, session
@@ -140,3 +141,10 @@ def test_what_a_run_lacks_is_said(tmp_path: Path) -> None:
     check = fa.check_ceilings("h200", session("numpy", root=tmp_path))
     row = next(row for row in check.cells() if row[0] == CHECK["names"]["exp2"])
     assert row[-1] == CHECK["not_in_run"] and row[3] == ""
+
+
+def test_an_exported_figure_says_its_parameters_and_its_run(measured: Session) -> None:
+    levels = Provenance.of(Shown.of(fa.memory_levels("h200", measured)))
+    assert levels.parameters == {"device": "h200"} and levels.run_ids == [RUN_ID]
+    fits = Provenance.of(Shown.of(fa.what_fits(2048, 128, dtype="bf16", device="t4")))
+    assert fits.parameters == {"N": 2048, "d": 128, "dtype": "bf16", "device": "t4"}
