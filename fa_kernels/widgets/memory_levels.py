@@ -105,12 +105,13 @@ def levels_table(device: Device, levels: Mapping[str, Level], measured: Measured
             words = text["source_registers"] if name == "registers" else "{source}"
             said = f"{text['levels'][name]}: {words.format(source=level.source)}."
             sources.append(f"<li>{escape(said)}</li>")
-        rates = (level.sheet_gb_s, level.measured_gb_s)
+        sheet, seen = level.sheet_gb_s, level.measured_gb_s
         body.append(
             [
                 text["levels"][name], capacity(level.part_bytes) if level.part_bytes else "",
                 capacity(level.total_bytes),
-                *(text["none"] if rate is None else bandwidth(rate) for rate in rates),
+                text["none"] if sheet is None else bandwidth(sheet),
+                text["no_measured"] if seen is None else bandwidth(seen),
                 f"{level.ratio:.3f}" if level.ratio else "",
             ]
         )  # fmt: skip
