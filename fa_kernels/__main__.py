@@ -210,20 +210,23 @@ def _measure(args: argparse.Namespace) -> int:
 def _measure_counters(args: argparse.Namespace) -> int:
     from fa_kernels.measure import records
 
-    given = [name for name in GRID_OPTIONS if getattr(args, name) is not None]
+    limits = ("seqlens", "head_dims", "dtypes", "sram_kib")
+    given = [n for n in GRID_OPTIONS if getattr(args, n) is not None and n not in limits]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         sys.exit(f"--counters has shapes of its own and takes no {flags}: leave it out.")
     _refuse_without_gpu("measure")
+    from fa_kernels.measure.counter_shapes import choose_shapes
     from fa_kernels.measure.counters import measure_counters
     from fa_kernels.measure.ncu import NcuRefused
 
     root, label = args.out or records.MEASURED_DIR, args.label or "counters"
     try:
         _refuse_other_kind(args.resume, root, "counters")
+        shapes = choose_shapes(*(getattr(args, name) for name in limits))
         seconds = args.minutes and args.minutes * 60
         folder, finished = measure_counters(
-            root, label, _command_line(), args.resume, args.commit, seconds
+            root, label, _command_line(), args.resume, args.commit, seconds, shapes=shapes
         )
     except NcuRefused as refusal:
         # No failure: counters are refused on many machines, and everything else works there.

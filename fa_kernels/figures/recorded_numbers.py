@@ -1,4 +1,4 @@
-"""Single recorded numbers of one device: from one run of timings and one of hardware counters."""
+"""Single recorded numbers of one device: from one run of timings and those of its counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fa_kernels.device import Device
 from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.measure.records import COUNTER_UNITS, OURS, Row, Run, list_runs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
@@ -29,30 +29,40 @@ class Found:
 class RecordedNumbers:
     """Dense forward rows of our variants by variant, metric, problem and tiles.
 
-    Where several runs hold the same point, the run that comes first in `runs` answers. A variant
-    without tiles is found whatever the tiles are: its kernel has none.
+    Where several runs hold the same point, the run that comes first in `runs` answers, of hardware
+    counters with all of them: a share is never of two runs. A variant without tiles is found
+    whatever the tiles are: its kernel has none.
     """
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.run_ids: list[str] = []
         self._found: dict[_Key, Found] = {}
+        counted_by: dict[_Key, str] = {}
         for run in runs:
             self.run_ids.append(run.run_id)
             # Backwards: of two rows of one point in one run, the later was the one finished.
             for row in reversed(run.rows):
-                if row.status == "ok" and row.median is not None and _ours_dense_forward(row):
-                    found = Found(row.median, run.run_id, row)
-                    self._found.setdefault(_key_of(row), found)
+                if row.status != "ok" or row.median is None or not _ours_dense_forward(row):
+                    continue
+                key = _key_of(row)
+                call = (key[0], "", *key[2:])
+                if row.metric in COUNTER_UNITS and counted_by.setdefault(call, run.run_id) != (
+                    run.run_id
+                ):
+                    continue
+                self._found.setdefault(key, Found(row.median, run.run_id, row))
 
     @classmethod
     def on(cls, device: Device, first: Run | None, root: Path | None = None) -> RecordedNumbers:
-        """One run of each kind on one device: `first` (the session's), else the newest.
+        """One run of timings on one device, and every run of hardware counters, newest first.
 
-        Never two runs of timings: a line, or a ratio, would join kernels of different commits.
+        The timings are those of `first` (the session's run), else the newest. Never two runs of
+        timings: a line, or a ratio, would join kernels of different commits. Counters are of a few
+        shapes each, and shown point by point with the run that holds them.
         Runs of backward passes are left out (`recorded_backward` reads them): forwards in them are
         those of training, and the standard one keeps P.
         """
-        chosen: dict[str, Run] = {}
+        chosen: dict[tuple[str, str], Run] = {}
         others = (read_run(run_id, root) for run_id in list_runs(root))
         for run in (first, *others):
             if (
@@ -60,7 +70,8 @@ class RecordedNumbers:
                 and run.kind in ("grid", "counters")
                 and device.is_called(run.device)
             ):
-                chosen.setdefault(run.kind, run)
+                apart = run.run_id if run.kind == "counters" else ""
+                chosen.setdefault((run.kind, apart), run)
         return cls(chosen.values())
 
     def find(

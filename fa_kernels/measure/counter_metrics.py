@@ -34,6 +34,12 @@ COUNTERS: dict[str, tuple[str, ...]] = {
         "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",
         "sm__inst_executed_pipe_fmaheavy.avg.pct_of_peak_sustained_elapsed",
     ),
+    # Cycles, not instructions: one wgmma of Hopper keeps the pipe busy for many.
+    "tensor": (
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+        "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed",
+    ),
     "warps": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
 }
 _SHORT = {name: short for short, names in COUNTERS.items() for name in names}
@@ -61,7 +67,9 @@ GROUPS = (
         ("l2_read", "l2_write", "l2_hit", "l2_miss"),
         ("l2_bytes", "l2_read_bytes", "l2_write_bytes", "l2_hit_pct"),
     ),
-    Group(("issue", "fma", "warps"), ("sm_pct", "fma_pct", "occupancy_pct")),
+    Group(
+        ("issue", "fma", "tensor", "warps"), ("sm_pct", "fma_pct", "tensor_pct", "occupancy_pct")
+    ),
 )  # fmt: skip
 
 
@@ -125,6 +133,7 @@ _RULES: dict[str, Callable[[Mapping[str, float]], float]] = {
     "l2_hit_pct": lambda c: 100 * c["l2_hit"] / (c["l2_hit"] + c["l2_miss"]),
     "sm_pct": lambda c: c["issue"],
     "fma_pct": lambda c: c["fma"],
+    "tensor_pct": lambda c: c["tensor"],
     "occupancy_pct": lambda c: c["warps"],
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.measure.baselines import BASELINES
@@ -12,9 +12,9 @@ from fa_kernels.measure.point import UNTILED, Contender, our_contender, peer_con
 from fa_kernels.measure.records import OURS
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import KIB
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, Variant
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def shape_calls(shape: Shape) -> list[Call]:
     for variant in VARIANTS.values():
         if problem.dtype not in variant.dtypes:
             continue
-        for tiling in shape.all_tilings:
+        for tiling in _tilings(variant, shape):
             contender = our_contender(variant, variant.nearest_tiling(problem, tiling), problem)
             plan = plan_of(problem, contender)
             # A kernel without tiles would otherwise be profiled once per tiling.
@@ -80,6 +80,39 @@ def shape_calls(shape: Shape) -> list[Call]:
             found.setdefault((variant.name, launch), contender)
     peers = [peer_contender(BASELINES[name], problem) for name in installed_peers()]
     return [(problem, contender) for contender in (*found.values(), *peers)]
+
+
+def _tilings(variant: Variant, shape: Shape) -> tuple[Tiling, ...]:
+    """The shape's tiles, or the own ones of a variant whose tiles M does not set."""
+    if variant.same_algorithm is None:
+        return shape.all_tilings
+    sizes = (shape.problem.head_dim, shape.problem.itemsize, HOPPER_SMEM_PER_BLOCK)
+    return (variant.default_tiling(*sizes),)
+
+
+def choose_shapes(
+    seqlens: Sequence[int] | None = None,
+    head_dims: Sequence[int] | None = None,
+    dtypes: Sequence[str] | None = None,
+    sram_kib: Sequence[int] | None = None,
+) -> tuple[Shape, ...]:
+    """Those of `SHAPES` with one of these N, d and dtypes; of their budgets M those named.
+
+    Raises:
+        ValueError: no shape is left; says which there are.
+    """
+    found = []
+    for shape in SHAPES:
+        p = shape.problem
+        chosen = ((seqlens, p.seqlen_q), (head_dims, p.head_dim), (dtypes, p.dtype))
+        budgets = tuple(kib for kib in shape.sram_kib if sram_kib is None or kib in sram_kib)
+        named = all(values is None or value in values for values, value in chosen)
+        if named and (budgets or shape.tilings):
+            found.append(replace(shape, sram_kib=budgets))
+    if not found:
+        known = "; ".join(f"{s.problem.describe()}, M = {s.sram_kib} KiB" for s in SHAPES)
+        raise ValueError(f"no shape has counters read at these sizes: choose of {known}.")
+    return tuple(found)
 
 
 def all_calls(shapes: Sequence[Shape] = SHAPES) -> list[Call]:

@@ -17,7 +17,7 @@ from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.measure import point, records
 from fa_kernels.measure.counter_metrics import GROUPS, Group, launches_by_job, metrics_of, totals
 from fa_kernels.measure.counter_passes import Say, Sets, run_jobs, single_pass_sets
-from fa_kernels.measure.counter_shapes import Call, all_calls, plan_of
+from fa_kernels.measure.counter_shapes import SHAPES, Call, Shape, all_calls, plan_of
 from fa_kernels.measure.ncu import Launch, find_ncu, ncu_version
 from fa_kernels.measure.profiled import END, Job, Outcome
 from fa_kernels.measure.records import Row
@@ -55,8 +55,9 @@ def measure_counters(
     commit: str | None = None,
     deadline_s: float | None = None,
     say: Say = print,
+    shapes: Sequence[Shape] = SHAPES,
 ) -> tuple[Path, bool]:
-    """Read the counters of every shape into a new run, or finish one; its folder, and if it is.
+    """Read the counters of `shapes` into a new run, or finish one; its folder, and if it is.
 
     Raises:
         NcuRefused: ncu is not there or may not read counters; no run is started then.
@@ -76,11 +77,16 @@ def measure_counters(
         about |= {"method": METHOD, "kind": "counters", "ncu": ncu_version(ncu), "notes": notes}
         (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     end = None if deadline_s is None else start + deadline_s
-    return folder, run_counters(folder, ncu, sets, end, say)
+    return folder, run_counters(folder, ncu, sets, end, say, shapes)
 
 
 def run_counters(
-    folder: Path, ncu: str, sets: Sets, end: float | None = None, say: Say = print
+    folder: Path,
+    ncu: str,
+    sets: Sets,
+    end: float | None = None,
+    say: Say = print,
+    shapes: Sequence[Shape] = SHAPES,
 ) -> bool:
     """Read what is missing from the run in `folder`; True if nothing is missing any more.
 
@@ -89,7 +95,7 @@ def run_counters(
     """
     records.load_run.cache_clear()
     rows = list(records.load_run(folder.name, folder.parent).rows)
-    calls = all_calls()
+    calls = all_calls(shapes)
     refused = list(_refusals(calls, rows))
     _record(folder, rows, refused)
     plans = [plan_of(*call) for call in _todo(calls, rows, GROUPS[0])]

@@ -31,6 +31,7 @@ COUNTER_UNITS = {
     "l2_hit_pct": "%",
     "sm_pct": "%",
     "fma_pct": "%",
+    "tensor_pct": "%",
     "occupancy_pct": "%",
     "ncu_latency_ms": "ms",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from tests.figures.synthetic import RUN_ID, write_run
 from tests.figures.synthetic_counters import COUNTERS_ID, SHAPES, write_counters
+from tests.measure.rows import write_run as write_rows
 
 TILING = Tiling(64, 128)
 
@@ -39,6 +41,26 @@ def test_shapes_that_differ_in_batch_alone_are_kept_apart(root: Path, h200: Devi
         numbers.find("flash_q_outer", shape, TILING, "dram_bytes") for shape in SHAPES[:2]
     )
     assert first and second and second.value > 1.5 * first.value
+
+
+def test_counters_of_several_runs_are_never_mixed_within_a_call(tmp_path: Path) -> None:
+    """A newer run of one shape does not hide the others, and answers for its own alone."""
+    write_counters(tmp_path)
+    newer = COUNTERS_ID.replace("0103", "0104")
+    old = load_run(COUNTERS_ID, tmp_path)
+    again = [
+        replace(row, p20=1.0, median=1.0, p80=1.0)
+        for row in old.rows
+        if row.problem == SHAPES[0] and row.metric == "dram_bytes"
+    ]
+    write_rows(tmp_path, again, newer, kind="counters")
+    numbers = RecordedNumbers.on(device("h200"), None, tmp_path)
+    assert numbers.run_ids == [newer, COUNTERS_ID]
+    of_newer = numbers.find("flash_q_outer", SHAPES[0], TILING, "dram_bytes")
+    assert of_newer and (of_newer.value, of_newer.run_id) == (1.0, newer)
+    assert numbers.find("flash_q_outer", SHAPES[0], TILING, "l2_bytes") is None
+    elsewhere = numbers.find("flash_q_outer", SHAPES[2], TILING, "l2_bytes")
+    assert elsewhere and elsewhere.run_id == COUNTERS_ID
 
 
 def test_nothing_is_interpolated(root: Path, h200: Device) -> None:

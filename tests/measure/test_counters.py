@@ -21,13 +21,13 @@ from fa_kernels.measure.counter_metrics import (
     name_for_ncu,
     totals,
 )
-from fa_kernels.measure.counter_shapes import SHAPES, Shape, plan_of, shape_calls
+from fa_kernels.measure.counter_shapes import SHAPES, Shape, choose_shapes, plan_of, shape_calls
 from fa_kernels.measure.counters import FIRST_CALLS
 from fa_kernels.measure.ncu import Launch, NcuRefused
 from fa_kernels.measure.records import COUNTER_UNITS, Row, list_runs, load_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import GIB
 from fa_kernels.variants import VARIANTS
 from tests.measure.rows import ROW, row, write_run
@@ -121,11 +121,33 @@ def test_each_distinct_launch_is_made_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert [c.provider for _, c in calls if c.provider != "fa_kernels"] == ["torch_flash"]
     for name, variant in VARIANTS.items():
         ours = [c for _, c in calls if c.variant == name]
-        own = {variant.nearest_tiling(shape.problem, tiling) for tiling in shape.all_tilings}
+        tilings: tuple[Tiling, ...] = shape.all_tilings
+        if variant.same_algorithm:  # with the tiles of a call, whatever M is
+            tilings = (variant.default_tiling(64, 2, HOPPER_SMEM_PER_BLOCK),)
+        own = {variant.nearest_tiling(shape.problem, tiling) for tiling in tilings}
         assert {c.tiling for c in ours} == own if variant.tiled else {None}
         plans = [variant.plan(shape.problem, tiling) for tiling in own]
         distinct = {(tuple(plan.macros.items()), plan.steps) for plan in plans}
         assert len(ours) == len(distinct), name
+
+
+def test_shapes_are_chosen_by_size_and_budget() -> None:
+    assert choose_shapes() == SHAPES
+    found = choose_shapes((1024, 4096), (64, 128), ("float16",), (64,))
+    assert [(s.problem.seqlen_q, s.problem.head_dim) for s in found] == [
+        (1024, 64), (1024, 64), (4096, 64), (1024, 128), (4096, 128),
+    ]  # fmt: skip
+    assert all(len(s.all_tilings) == 1 for s in found if not s.tilings)
+    assert len(found[0].all_tilings) == 4, "figure 2 has tiles of its own"
+    with pytest.raises(ValueError, match="no shape has counters read .* N = 4096"):
+        choose_shapes((4095,))
+
+
+def test_tensor_cores_are_counted_where_the_gpu_has_a_name_for_them() -> None:
+    first, *others = COUNTERS["tensor"]
+    for name in (first, *others):
+        assert name_for_ncu("tensor", frozenset({name.split(".")[0]})) == name
+    assert metrics_of({"tensor": 48.5}, GROUPS[2]) == {"tensor_pct": 48.5}
 
 
 # -- a run -----------------------------------------------------------------------------------------
@@ -166,7 +188,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(memory, "free_bytes", lambda: GIB)
     monkeypatch.setattr(counters, "load_in_parallel", lambda plans: len(list(plans)))
     calls = counter_shapes.all_calls
-    monkeypatch.setattr(counters, "all_calls", lambda: calls((SMALL, LARGE)))
+    monkeypatch.setattr(counters, "all_calls", lambda shapes: calls((SMALL, LARGE)))
 
     def describe(command: str, method: str) -> dict[str, Any]:
         about = dict.fromkeys(records.RUN_KEYS, "x") | {"schema": records.SCHEMA_VERSION}
@@ -226,7 +248,7 @@ def test_counters_that_need_two_passes_are_read_apart(
     monkeypatch.setenv("FAKE_NCU", "narrow")
     rows, finished = measure(tmp_path, said)
     assert finished and len(rows) == 2 * len(VARIANTS) * len(COUNTER_UNITS)
-    assert {len(r["metrics"]) for r in runs_of(fake) if r["jobs"]} == {2, 3}  # time included
+    assert {len(r["metrics"]) for r in runs_of(fake) if r["jobs"]} == {3}  # time included
     sums = {r.metric: r.median for r in rows if r.variant == "flash_q_outer"}
     assert sums["l2_hit_pct"] == 75 and sums["ncu_latency_ms"] == pytest.approx(0.25)
 
@@ -374,7 +396,9 @@ def test_the_command_says_why_there_are_no_counters_and_does_not_fail(
 @pytest.mark.usefixtures("fake")
 def test_the_command_takes_no_grid_and_resumes_no_other_kind(tmp_path: Path) -> None:
     text = text_of(lambda: cli.main(["measure", "--counters", "--head-dims", "64", "--peers"]))
-    assert "takes no --head-dims, --peers" in text
+    assert "takes no --peers" in text
+    text = text_of(lambda: cli.main(["measure", "--counters", "--head-dims", "65"]))
+    assert "no shape has counters read at these sizes" in text
     root = tmp_path / "runs"
     write_run(root, [ROW], "20260102-h200-grid")
     write_run(root, [], "20260103-h200-counters", kind="counters")
