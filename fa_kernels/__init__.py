@@ -50,6 +50,7 @@ _LAZY = {
     "step_times": ("fa_kernels.widgets.step_times", "step_times"),
     "training_steps": ("fa_kernels.widgets.training_steps", "training_steps"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),
+    "utilisation": ("fa_kernels.widgets.utilisation", "utilisation"),
     "check_compiled": ("fa_kernels.widgets.compiled_check", "check_compiled"),
     "claims": ("fa_kernels.widgets.claims", "claims"),
     "memory_levels": ("fa_kernels.widgets.memory_levels", "memory_levels"),

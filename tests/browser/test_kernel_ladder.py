@@ -12,7 +12,7 @@ from tests.browser.lab import LabPage
 
 FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets with a figure, from top to bottom.
-MARKS = ("resources", "mix", "ladder", "speed", "roofline")
+MARKS = ("resources", "mix", "ladder", "speed", "roofline", "utilisation")
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     passes = labels("speed")["passes"]
     shown.locator('[data-fa-choice="pass"] select').select_option(label=passes["bwd"])
     expect(sentence).to_contain_text("The backward pass of rung")
-    for mark in ("ladder", "roofline"):
+    for mark in ("ladder", "roofline", "utilisation"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")
         said = text_of(sentence)
