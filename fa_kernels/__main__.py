@@ -64,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     measure.add_argument(
         "--ceilings", action="store_true", help="what this GPU does at most, unit by unit, instead"
+        "--numerics", action="store_true", help="errors against float64 instead; also without a GPU"
+    )
+    measure.add_argument(
+        "--backend", choices=("cuda", "numpy"), help="with --numerics; default: the GPU, if any"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
@@ -173,6 +177,8 @@ def _measure(args: argparse.Namespace) -> int:
         return _measure_ui()
     every = ("counters", "backward", "speed", "training", "ceilings")
     kinds = [name for name in every if getattr(args, name)]
+    special = ("backward", "speed", "training", "numerics")
+    kinds = [name for name in ("counters", *special) if getattr(args, name)]
     if len(kinds) > 1:
         named = " and ".join(f"--{name}" for name in kinds)
         sys.exit(f"{named} are runs of different kinds: give one of them.")
@@ -183,6 +189,9 @@ def _measure(args: argparse.Namespace) -> int:
     if args.backward:
         return _measure_special(args, "backward")
     for kind in ("speed", "training", "ceilings"):
+    if args.backend and not args.numerics:
+        sys.exit("--backend says where --numerics computes: give both, or leave it out.")
+    for kind in special:
         if getattr(args, kind):
             return _measure_special(args, kind)
     from fa_kernels.measure import records
@@ -240,16 +249,24 @@ def _measure_counters(args: argparse.Namespace) -> int:
 
 def _measure_special(args: argparse.Namespace, kind: str) -> int:
     """A run of kind "backward", "speed", "training" or "ceilings", with shapes of its own."""
+    """A run of kind "backward", "speed", "training" or "numerics": with shapes of their own."""
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
-    taken |= {"passes"} if kind == "speed" else set()
+    taken |= {"speed": {"passes"}, "numerics": {"backend"}}.get(kind, set())
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
         sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
-    _refuse_without_gpu("measure")
+    more: dict[str, Any] = {"passes": args.passes} if args.passes else {}
+    if kind == "numerics":
+        from fa_kernels.cuda.launch import available
+
+        more = {"backend": args.backend or ("cuda" if available() else "numpy")}
+    if more.get("backend") != "numpy":
+        _refuse_without_gpu("measure")
     from fa_kernels.measure.backward_run import record_backward
     from fa_kernels.measure.ceilings_run import record_ceilings
+    from fa_kernels.measure.numerics import record_numerics
     from fa_kernels.measure.speed_run import record_speed
     from fa_kernels.measure.training_run import record_training
 
@@ -258,13 +275,13 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "speed": record_speed,
         "training": record_training,
         "ceilings": record_ceilings,
+        "numerics": record_numerics,
     }
     record = recorders[kind]
     root, label = args.out or records.MEASURED_DIR, args.label or kind
     seconds = args.minutes and args.minutes * 60
     try:
         _refuse_other_kind(args.resume, root, kind)
-        more = {"passes": args.passes} if args.passes else {}
         folder, finished = record(
             root, label, _command_line(), args.resume, args.commit, seconds, **more
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import platform
@@ -61,6 +62,35 @@ def describe_checkout() -> dict[str, Any]:
     commit = _output("git", "rev-parse", "HEAD")
     changed = bool(_output("git", "status", "--porcelain", "--untracked-files=no"))
     return {"commit": commit or "unknown", "dirty": changed if commit else None}
+
+
+def describe_numpy_run(command: str, method: str) -> dict[str, Any]:
+    """The contents of run.json for a run of the references in NumPy, which starts now."""
+    now = datetime.datetime.now(datetime.UTC)
+    return {
+        "schema": SCHEMA_VERSION,
+        "run_id": f"{now:%Y%m%d}-cpu-",
+        "command": command,
+        **describe_checkout(),
+        "started": now.isoformat(timespec="seconds"),
+        "device": f"CPU (NumPy {version('numpy')})",
+        "arch": platform.machine() or "unknown",
+        **dict.fromkeys(("driver", "cuda", "nvrtc"), "none"),
+        **dict.fromkeys(("cupy", "torch")),
+        "python": platform.python_version(),
+        "clocks": {},
+        "method": method,
+        "cpu": _cpu_name(),
+    }
+
+
+def _cpu_name() -> str:
+    """What the processor calls itself, where the system says so."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if match := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return match[1].strip()
+    return platform.processor() or "unknown"
 
 
 def describe_run(command: str, method: str) -> dict[str, Any]:

@@ -106,6 +106,15 @@ class Truth:
                 self._fill(operands, part)
         self._largest_v = largest(v, xp)
 
+    @property
+    def out(self) -> Any:
+        """The float64 result of the checked rows, (batch, nheads, rows, head_dim)."""
+        return self._out
+
+    def checked(self, out: Any) -> Any:
+        """The checked rows of an output, as float64."""
+        return out[:, :, self._index].astype(np.float64)
+
     def _fill(self, operands: Operands, part: Part) -> None:
         """The results of one part of the call; rows that attend nothing stay 0 and -inf."""
         start, stop = part.q_rows.start, part.q_rows.stop

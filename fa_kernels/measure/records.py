@@ -42,13 +42,16 @@ UNITS = {
     "extra_mem_bytes": "B",
     "launch_us": "us",
     "compile_s": "s",
+    "rmse": "",
+    "rms": "",
     **COUNTER_UNITS,
 }
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
 #: peers, training steps of a whole model ("step": the problem is one of its attention calls), or
-#: what the device does at most (no rows here: `ceiling_records`).
-RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings")
+#: what the device does at most (no rows here: `ceiling_records`), or errors against float64 by
+#: dtype, N and what the inputs are.
+RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings", "numerics")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]
@@ -68,6 +71,7 @@ class Row:
     `pass_` is the column "pass". `p20`, `median`, `p80` are None unless status is "ok".
     `max_abs_err` is the largest error of this row's output against float64. `block_mask` is
     "local 64x64" (pattern and block size; `density` says how much of it is kept), "" for none.
+    `inputs` names the distribution of q, k and v, "" for standard normal.
     """
 
     provider: str
@@ -95,6 +99,7 @@ class Row:
     detail: str
     max_abs_err: float | None
     block_mask: str = ""
+    inputs: str = ""
 
     @property
     def problem(self) -> AttentionProblem:
@@ -157,8 +162,8 @@ def parse_mask(text: str) -> tuple[str, int, int]:
 
 
 COLUMNS = tuple(field.name.rstrip("_") for field in fields(Row))
-#: Columns of runs recorded before there were block masks: nothing was masked in them.
-DENSE_COLUMNS = COLUMNS[:-1]
+#: Columns that came later stand last; in runs recorded before, each of them is "" in every row.
+HEADERS = tuple(COLUMNS[:n] for n in range(COLUMNS.index("block_mask"), len(COLUMNS) + 1))
 _KINDS = {field.name.rstrip("_"): str(field.type) for field in fields(Row)}
 
 
@@ -261,7 +266,7 @@ def _read_rows(path: Path) -> Iterable[Row]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) not in (COLUMNS, DENSE_COLUMNS):
+            if tuple(reader.fieldnames or ()) not in HEADERS:
                 raise RecordError(
                     f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
                 )
@@ -272,9 +277,9 @@ def _read_rows(path: Path) -> Iterable[Row]:
 
 def _parse_row(raw: Mapping[str, Any], where: str) -> Row:
     values: dict[str, Any] = {}
-    if len(raw) > len(COLUMNS):  # csv keeps what is left over under the key None
+    if None in raw:  # csv keeps what is left over under the key None
         raise RecordError(f"{where}: more cells than columns; {_REMEDY}.")
-    for column in COLUMNS if "block_mask" in raw else DENSE_COLUMNS:
+    for column in (c for c in COLUMNS if c in raw):
         name = "pass_" if column == "pass" else column
         try:
             values[name] = _parse(raw[column], _KINDS[column])
@@ -365,9 +370,9 @@ def append_rows(folder: Path, rows: Iterable[Row]) -> None:
             raise RecordError(f"refusing to record {row}: {fault}.")
     path = folder / "rows.csv"
     columns = _columns_of(path)
-    if columns is DENSE_COLUMNS and any(row.block_mask for row in rows):
+    if late := [c for c in COLUMNS[len(columns) :] if any(getattr(row, c) for row in rows)]:
         raise RecordError(
-            f"{folder.name} was begun before runs held block masks: start another with --label."
+            f"{folder.name} was begun before runs held {late[0]}: start another with --label."
         )
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
@@ -385,7 +390,7 @@ def _columns_of(path: Path) -> tuple[str, ...]:
         return COLUMNS
     with path.open(newline="", encoding="utf-8") as file:
         header = tuple(next(csv.reader(file), ()))
-    return DENSE_COLUMNS if header == DENSE_COLUMNS else COLUMNS
+    return header if header in HEADERS else COLUMNS
 
 
 def _text(value: Any) -> str:

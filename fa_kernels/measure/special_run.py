@@ -5,10 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from fa_kernels.measure import records
-from fa_kernels.measure.sweep import start_run, write_about
-from fa_kernels.problem import AttentionProblem
+from fa_kernels.measure.sweep import Describe, start_run, write_about
+
+
+class Described(Protocol):
+    """What a line of progress can name: a problem, or more than one."""
+
+    def describe(self) -> str:
+        """In words."""
+
+
+Work = TypeVar("Work", bound=Described)
 
 
 def open_run(
@@ -18,17 +28,19 @@ def open_run(
     root: Path,
     resume: str | None,
     commit: str | None,
+    describe: Describe | None = None,
     **about: str,
 ) -> tuple[Path, Sequence[records.Row]]:
     """The folder of a new run of `kind`, or of the one to resume, and the rows that it has.
 
+    `describe`: as `start_run`.
     `about`: what run.json says otherwise than other runs do, e.g. `method`.
 
     Raises:
         FileExistsError: a new run would have the id of one that is there.
         ValueError: a label that makes no valid run id, or a run to resume that is not valid.
     """
-    folder = start_run(label, command, root, resume, commit)
+    folder = start_run(label, command, root, resume, commit, describe)
     records.load_run.cache_clear()
     run = records.load_run(folder.name, root)
     if resume is None:
@@ -39,8 +51,8 @@ def open_run(
 
 def measure_each(
     folder: Path,
-    work: Sequence[AttentionProblem],
-    measure: Callable[[AttentionProblem], list[records.Row]],
+    work: Sequence[Work],
+    measure: Callable[[Work], list[records.Row]],
     summary: Callable[[Sequence[records.Row]], str],
     start: float,
     seconds: float | None,

@@ -179,23 +179,35 @@ def precompile(work: Sequence[tuple[AttentionProblem, Sequence[Contender]]]) -> 
     return load_in_parallel(plans)
 
 
+#: As `about.describe_run`: command and method -> run.json.
+Describe = Callable[[str, str], dict[str, Any]]
+
+
 def start_run(
-    label: str, command: str, root: Path, resume: str | None = None, commit: str | None = None
+    label: str,
+    command: str,
+    root: Path,
+    resume: str | None = None,
+    commit: str | None = None,
+    describe: Describe | None = None,
 ) -> Path:
     """The folder of a new run, or of the one to resume; run.json is written when it is created.
+
+    `describe` gives the contents of run.json; default: those of a run on the current GPU.
 
     Raises:
         RecordError: the run to resume is missing or not valid.
         FileExistsError: a new run would have the id of one that is there.
         ValueError: a label that makes no valid run id.
     """
+    describe = describe or describe_run
     if resume is not None:
         folder = root / resume
         about = dict(records.load_run(resume, root).about)  # refuses what is missing or not valid
-        about["resumed"] = [*about.get("resumed", []), describe_run(command, METHOD)["started"]]
+        about["resumed"] = [*about.get("resumed", []), describe(command, METHOD)["started"]]
         write_about(folder, about)
         return folder
-    about = describe_run(command, METHOD)
+    about = describe(command, METHOD)
     about["run_id"] += label
     about["commit"] = commit or about["commit"]
     if not records.RUN_ID.fullmatch(about["run_id"]):

@@ -36,12 +36,13 @@ COUNTED = {
 
 
 def rows(variant: str, provider: str = "fa_kernels", **changed: float) -> list[Row]:
-    own = provider == "fa_kernels"
-    tiles = {} if own and variant != "standard_naive" else {"block_m": None, "block_n": None}
+    tiles: tuple[int, int] | tuple[None, None] = (64, 128)
+    if provider != "fa_kernels" or variant == "standard_naive":
+        tiles = (None, None)
     return [
-        replace(
-            row(provider=provider, variant=variant, metric=metric, unit=COUNTER_UNITS[metric], n=1),
-            p20=value, median=value, p80=value, **tiles,
+        row(
+            provider=provider, variant=variant, metric=metric, unit=COUNTER_UNITS[metric], n=1,
+            p20=value, median=value, p80=value, block_m=tiles[0], block_n=tiles[1],
         )
         for metric, value in {**COUNTED, **changed}.items()
     ]  # fmt: skip

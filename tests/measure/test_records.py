@@ -56,7 +56,7 @@ def test_columns_are_the_published_ones() -> None:
     assert ",".join(COLUMNS) == (
         "provider,variant,pass,dtype,batch,nheads,nheads_kv,seqlen_q,seqlen_k,head_dim,causal,"
         "dropout_p,density,block_m,block_n,metric,unit,p20,median,p80,n,status,detail,max_abs_err,"
-        "block_mask"
+        "block_mask,inputs"
     )
 
 
@@ -195,7 +195,7 @@ def spoil(root: Path, old: str, new: str) -> None:
         (",ok,", ",good,", "line 2: status = 'good' is not one of"),
         (",ok,", ",failed,", "line 2: status is 'failed' but there is a median"),
         ("checked,0.000125", "checked,", "line 2: a timing without max_abs_err"),
-        ("checked,0.000125", "checked", "line 2: block_mask = None is not"),
+        ("checked,0.000125", "checked", "line 2: inputs = None is not"),
         ("checked,0.000125", "checked,0.000125,7", "line 2: more cells than columns"),
         (",ms,", ",us,", "line 2: metric 'latency_ms' with unit 'us' is not known"),
         ("provider,", "who,", "has other columns than provider, variant, pass"),
@@ -370,16 +370,30 @@ def test_a_mask_that_says_too_little_is_refused(changes: dict[str, Any], fault: 
     assert fault in str(row_fault(row(**changes)))
 
 
-def test_runs_from_before_there_were_masks_are_read_and_go_on_without_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("late", "needs"),
+    [
+        (("block_mask", "inputs"), {"density": 0.5, "block_mask": "local 64x64"}),
+        (("inputs",), {"inputs": "outliers"}),
+    ],
+)
+def test_runs_from_before_a_column_are_read_and_go_on_without_it(
+    late: tuple[str, ...], needs: dict[str, Any], tmp_path: Path
+) -> None:
     write_run(tmp_path, [ROW])
     path = tmp_path / RUN_ID / "rows.csv"
     lines = path.read_text(encoding="utf-8").splitlines()
-    lines = [line.removesuffix(",block_mask").removesuffix(",") for line in lines]
+    lines = [line.rsplit(",", len(late))[0] for line in lines]
+    assert lines[0].split(",") == list(COLUMNS[: -len(late)])
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     load_run.cache_clear()
     assert load_run(RUN_ID, tmp_path).rows == (ROW,)
     append_rows(tmp_path / RUN_ID, [row(seqlen_q=512, seqlen_k=512)])
     load_run.cache_clear()
     assert len(load_run(RUN_ID, tmp_path).rows) == 2
-    with pytest.raises(RecordError, match="was begun before runs held block masks"):
-        append_rows(tmp_path / RUN_ID, [row(density=0.5, block_mask="local 64x64")])
+    with pytest.raises(RecordError, match=f"was begun before runs held {late[0]}"):
+        append_rows(tmp_path / RUN_ID, [row(**needs)])
+    path.write_text(f"{lines[0]}\n{lines[1]},too much\n", encoding="utf-8")
+    load_run.cache_clear()
+    with pytest.raises(RecordError, match="line 2: more cells than columns"):
+        load_run(RUN_ID, tmp_path)
