@@ -74,6 +74,12 @@ class RecordedNumbers:
                 chosen.setdefault((run.kind, apart), run)
         return cls(chosen.values())
 
+    @classmethod
+    def of_counters(cls, device: Device, root: Path | None = None) -> list[RecordedNumbers]:
+        """Every run of hardware counters of a device by itself, newest first."""
+        runs = (read_run(run_id, root) for run_id in list_runs(root, kind="counters"))
+        return [cls([r]) for r in runs if isinstance(r, Run) and device.is_called(r.device)]
+
     def find(
         self, variant: str, problem: AttentionProblem, tiling: Tiling, metric: str
     ) -> Found | None:

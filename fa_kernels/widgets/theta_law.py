@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fa_kernels.figures.recorded import RecordedRuns
+from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.figures.theta_law import Growth, Slope, ThetaLaw, exponents
 from fa_kernels.figures.theta_law import theta_law as fit
 from fa_kernels.session import Session, in_use
@@ -36,11 +37,15 @@ class ThetaTable:
         heads = [str(text[name]) for name in ("variant", "law", "paper", "launched")]
         if self.values.run_id:
             heads.append(str(text["counted"]).format(run_id=self.values.run_id))
+        if self.values.counters_id:
+            heads.append(str(text["dram"]).format(run_id=self.values.counters_id))
         rows = [heads]
         for line in self.lines.values():
             row = [line.label, line.law, exponents(line.paper), exponents(line.launched)]
             if self.values.run_id:
-                row.append(_counted(line) or str(text["not_recorded"]))
+                row.append(_recorded(line, line.counted) or str(text["not_recorded"]))
+            if self.values.counters_id:
+                row.append(_recorded(line, line.dram) or str(text["not_recorded"]))
             rows.append(row)
         return rows
 
@@ -64,8 +69,8 @@ class ThetaTable:
         return self.html()
 
 
-def _counted(line: Growth) -> str:
-    """The counted slopes; where fewer points were recorded than modelled, between which."""
+def _recorded(line: Growth, slopes: Mapping[str, Slope]) -> str:
+    """Recorded slopes; where other points were recorded than modelled, between which."""
 
     def said(name: str, slope: Slope) -> str:
         text = exponents({name: slope})
@@ -73,7 +78,7 @@ def _counted(line: Growth) -> str:
             return text
         return f"{text} ({min(slope.values):g} to {max(slope.values):g})"
 
-    return " ".join(said(name, slope) for name, slope in line.counted.items())
+    return " ".join(said(name, slope) for name, slope in slopes.items())
 
 
 def theta_law(
@@ -92,16 +97,17 @@ def theta_law(
     Slopes of log(bytes per head) fitted over N / 4 to 4 N, d / 2 to 2 d and M / 2 to 2 M (with a
     pattern also s / 2 to 2 s), beside the laws Θ(Nd + N²), Θ(N² d² / M) and
     Θ(Nd + N² d² s / M): in the paper's model, in the model of what is launched, and in what the
-    recorded kernels counted, where a run has the rows.
+    recorded kernels counted, where a run has the rows; and of the bytes that DRAM delivered and
+    took, by hardware counters, where these were read.
 
     Args and errors as `explorer`.
 
     Returns:
         A table; `.lines[variant].paper[quantity].exponent` (also `.launched`, `.counted`) are its
-        numbers, `quantity` one of "N", "d", "M", "s".
+        numbers, `quantity` one of "N", "d", "M", "s"; `.dram` holds slopes of DRAM bytes.
     """
     used = in_use(session)
     settings = opening_settings(used, N, d, M_kib, dtype, device, "log", pattern, density)
     point = point_of(settings)
     run = RecordedRuns(used.run, used.root).on(point.device)
-    return ThetaTable(fit(point, run))
+    return ThetaTable(fit(point, run, RecordedNumbers.of_counters(point.device, used.root)))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.figures.theta_law import around, exponents, law, theta_law
+from fa_kernels.measure.records import Run, load_run
 from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.variants import ALGORITHMS, VARIANTS
+from tests.figures.synthetic_counters import COUNTERS_ID, write_counters
+from tests.measure.rows import write_run as write_rows
 
 
 def test_a_slope_is_the_power() -> None:
@@ -79,6 +84,47 @@ def test_counted_is_the_launched_model_again(h200: Device, run: RecordedRun) -> 
             assert one.exponent == pytest.approx(line.launched[quantity].exponent, abs=1e-5)
     nothing = theta_law(Point.of(4096, 60, 33, "float16", h200), run)
     assert nothing.run_id is None
+
+
+def test_dram_grows_as_the_l2_lets_it(h200: Device) -> None:
+    """The committed counters: what the L2 answers takes a power off N, and never one of S and P."""
+    runs = RecordedNumbers.of_counters(h200)
+    found = theta_law(Point.of(4096, 64, 64, "float16", h200), counters=runs)
+    assert found.counters_id is not None and found.run_id is None
+    flash, standard = found.lines["flash_q_outer"], found.lines["standard_tiled"]
+    assert flash.dram["N"].exponent == pytest.approx(1, abs=0.05)
+    assert flash.dram["d"].exponent == pytest.approx(1, abs=0.05)
+    assert flash.launched["N"].exponent == pytest.approx(2, abs=0.05)
+    assert standard.dram["N"].exponent == pytest.approx(2, abs=0.05)
+    assert flash.dram["N"].values == (512, 1024, 2048, 4096, 8192, 16384)
+    assert flash.dram["M"].values == (16, 64, 192)
+
+
+def test_one_run_of_counters_gives_all_slopes_and_masks_have_none(
+    h200: Device, tmp_path: Path
+) -> None:
+    write_counters(tmp_path, (16, 64))
+    small = load_run(COUNTERS_ID, tmp_path)
+    newer = "20260104-h200-counters"
+    write_rows(tmp_path, [r for r in small.rows if r.seqlen_q == 1024], newer, kind="counters")
+    runs = RecordedNumbers.of_counters(h200, tmp_path)
+    assert [run.run_ids for run in runs] == [[newer], [COUNTERS_ID]]
+    point = Point.of(4096, 64, 64, "float16", h200)
+    found = theta_law(point, counters=runs)
+    assert found.counters_id == COUNTERS_ID, "the run with more points, though it is older"
+    assert found.lines["flash_q_outer"].dram["N"].values == (1024, 4096)
+    assert theta_law(point).counters_id is None
+    masked = Point.of(4096, 64, 64, "float16", h200, "local", 1 / 4)
+    assert theta_law(masked, counters=runs).counters_id is None
+
+
+def test_counted_in_the_kernels_s_has_its_slope(h200: Device, measured_run: Run) -> None:
+    point = Point.of(4096, 64, 64, "float16", h200, "local", 1 / 4)
+    found = theta_law(point, RecordedRun(measured_run))
+    for name in ("flash_kv_outer", "flash_q_outer"):
+        line = found.lines[name]
+        assert line.counted["s"].exponent == pytest.approx(line.launched["s"].exponent, abs=1e-3)
+        assert line.counted["s"].exponent == pytest.approx(1, abs=0.1)
 
 
 def test_the_edges_have_fewer_points(h200: Device) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import fa_kernels as fa
-from fa_kernels.session import Session
+from fa_kernels.session import Session, session
 from fa_kernels.variants import ALGORITHMS
 from fa_kernels.widgets.theta_law import theta_law
 from tests.figures.synthetic import RUN_ID
+from tests.figures.synthetic_counters import COUNTERS_ID, write_counters
 
 
 def test_it_is_at_the_front_door() -> None:
@@ -36,6 +39,14 @@ def test_text_and_page_say_law_range_and_source(recorded: Session, bare: Session
     assert "^" not in html
     without = str(theta_law(M_kib=32, session=bare))
     assert "counted" not in without
+
+
+def test_dram_has_a_column_of_its_own_where_it_was_counted(tmp_path: Path, bare: Session) -> None:
+    assert "DRAM" not in str(theta_law(device="h200", M_kib=64, session=bare))
+    write_counters(tmp_path)
+    said = str(theta_law(device="h200", M_kib=64, session=session("numpy", root=tmp_path)))
+    assert f"DRAM, by hardware counters ({COUNTERS_ID})" in said
+    assert "(1024 to 4096)" in said
 
 
 def test_fewer_recorded_points_are_named(recorded: Session) -> None:
