@@ -27,6 +27,7 @@ _LAZY = {
     "check_traffic": ("fa_kernels.widgets.checks", "check_traffic"),
     "story": ("fa_kernels.widgets.story", "story"),
     "theta_law": ("fa_kernels.widgets.theta_law", "theta_law"),
+    "lower_bound": ("fa_kernels.widgets.lower_bound", "lower_bound"),
     "stepper": ("fa_kernels.widgets.stepper", "stepper"),
     "softmax_failures": ("fa_kernels.widgets.softmax_failures", "softmax_failures"),
     "merge_check": ("fa_kernels.widgets.merge_check", "merge_check"),
