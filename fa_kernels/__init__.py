@@ -31,6 +31,7 @@ _LAZY = {
     "stepper": ("fa_kernels.widgets.stepper", "stepper"),
     "softmax_failures": ("fa_kernels.widgets.softmax_failures", "softmax_failures"),
     "merge_check": ("fa_kernels.widgets.merge_check", "merge_check"),
+    "numerics": ("fa_kernels.widgets.numerics", "numerics"),
     "trace_table": ("fa_kernels.widgets.trace_table", "trace_table"),
     "traffic_ways": ("fa_kernels.widgets.traffic_ways", "traffic_ways"),
     "check_dram": ("fa_kernels.widgets.dram_check", "check_dram"),
