@@ -50,7 +50,7 @@ def takeaway(bound: LowerBound, device: Device, itemsize: int) -> str:
     least = bound.kv_outer(bound.one_pass)
     smem = device.smem_per_block_bytes
     return str(text["said"]).format(
-        law=significant(bound.law_meets_floor), pass_=ratio_text(bound.one_pass / nd),
+        law=significant(bound.law_meets_floor), pass_=f"{bound.one_pass / nd:.3g}",
         least=significant(least), ratio=f"{least / FLOOR:.3g}",
         device=device_words(device), block=capacity(smem),
         share=ratio_text(nd / (smem / itemsize)),

@@ -19,6 +19,7 @@ from fa_kernels.widgets.stepper import (
     StepperCheck,
     check_steps,
 )
+from fa_kernels.widgets.text import labels
 from tests.browser.lab import LabPage
 
 STEPPER = "[data-fa-widget=stepper]"
@@ -429,3 +430,18 @@ def test_errors_within_the_rounding_of_fp16_are_called_harmless(stepper: LabPage
     root(lab).focus()
     lab.page.keyboard.press("End")
     expect(part(lab, "fp16")).to_contain_text("NaN")
+
+
+def test_errors_of_other_inputs_are_chosen_and_said(stepper: LabPage) -> None:
+    """fa.numerics, at the end of the same notebook."""
+    lab, mark = stepper, "[data-fa-numerics]"
+    lab.show(mark)
+    shown = lab.page.locator(".jp-OutputArea-output", has=lab.page.locator(mark))
+    sentence, figure = shown.locator(mark), shown.locator("[data-fa-widget=live-figure]")
+    expect(figure).not_to_have_attribute("data-fa-redraws", "0")
+    kinds = labels("numerics")["kinds"]
+    for name, words in (("outliers", "table 3"), ("rising", "rising scores")):
+        shown.locator('[data-fa-choice="inputs"] select').select_option(label=kinds[name])
+        expect(sentence).to_contain_text(words)
+    box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
+    assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
