@@ -32,6 +32,13 @@ class Shape:
         budgets = (Tiling.from_sram(kib * KIB, p.head_dim, p.dtype) for kib in self.sram_kib)
         return self.tilings or tuple(budgets)
 
+    def of_budgets(self, sram_kib: Sequence[int]) -> Shape | None:
+        """The shape with those of its tiles that one of these M gives; None without any."""
+        p, known = self.problem, set(self.all_tilings)
+        tilings = (Tiling.from_sram(kib * KIB, p.head_dim, p.dtype) for kib in sram_kib)
+        kept = tuple(dict.fromkeys(tiling for tiling in tilings if tiling in known))
+        return replace(self, tilings=kept) if kept else None
+
 
 def _of_tokens(seqlen: int, head_dim: int, dtype: str = "float16") -> Shape:
     return Shape(AttentionProblem.of_tokens(seqlen, head_dim, dtype))
@@ -96,7 +103,7 @@ def choose_shapes(
     dtypes: Sequence[str] | None = None,
     sram_kib: Sequence[int] | None = None,
 ) -> tuple[Shape, ...]:
-    """Those of `SHAPES` with one of these N, d and dtypes; of their budgets M those named.
+    """Those of `SHAPES` with one of these N, d and dtypes; of their tiles those of the M named.
 
     Raises:
         ValueError: no shape is left; says which there are.
@@ -105,10 +112,12 @@ def choose_shapes(
     for shape in SHAPES:
         p = shape.problem
         chosen = ((seqlens, p.seqlen_q), (head_dims, p.head_dim), (dtypes, p.dtype))
-        budgets = tuple(kib for kib in shape.sram_kib if sram_kib is None or kib in sram_kib)
-        named = all(values is None or value in values for values, value in chosen)
-        if named and (budgets or shape.tilings):
-            found.append(replace(shape, sram_kib=budgets))
+        if any(values is not None and value not in values for values, value in chosen):
+            continue
+        if sram_kib is None:
+            found.append(shape)
+        elif some := shape.of_budgets(sram_kib):
+            found.append(some)
     if not found:
         known = "; ".join(f"{s.problem.describe()}, M = {s.sram_kib} KiB" for s in SHAPES)
         raise ValueError(f"no shape has counters read at these sizes: choose of {known}.")

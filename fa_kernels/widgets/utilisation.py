@@ -88,7 +88,8 @@ def utilisation_table(found: Sequence[Used], device: Device) -> str:
         for panel in PANELS:
             counted, predicted = value_words(one, panel), predicted_words(one, panel)
             cell = counted or text["no_value"]
-            cells.append(f"{cell} ({predicted})" if predicted else cell)
+            cell = f"{cell} ({predicted})" if predicted else cell
+            cells.append(cell.replace(" %", "\u00a0%").replace(" TB/s", "\u00a0TB/s"))
         cells.append(f"{occupancy.median:.0f} %" if occupancy and occupancy.median else "")
         body.append([*cells, one.run_id])
     head = [text["column_series"], text["column_tiles"], text["column_time"]]

@@ -137,8 +137,10 @@ def test_shapes_are_chosen_by_size_and_budget() -> None:
     assert [(s.problem.seqlen_q, s.problem.head_dim) for s in found] == [
         (1024, 64), (1024, 64), (4096, 64), (1024, 128), (4096, 128),
     ]  # fmt: skip
-    assert all(len(s.all_tilings) == 1 for s in found if not s.tilings)
-    assert len(found[0].all_tilings) == 4, "figure 2 has tiles of its own"
+    assert all(len(s.all_tilings) == 1 for s in found)
+    assert found[0].all_tilings == found[1].all_tilings == (Tiling(64, 128),)
+    assert len(choose_shapes((1024,), sram_kib=(16,))) == 2, "none of figure 2's tiles has 16 KiB"
+    assert len(choose_shapes((1024,))) == 3
     with pytest.raises(ValueError, match="no shape has counters read .* N = 4096"):
         choose_shapes((4095,))
 
