@@ -56,13 +56,16 @@ def test_outliers_are_rare_and_ten_times_as_wide() -> None:
     assert not (np.abs(Case(PROBLEM, "normal").draw()[1]) > 6).any()
 
 
-@pytest.mark.parametrize("keys", [128, 1024])
-def test_rising_scores_move_the_maximum_in_every_tile(keys: int) -> None:
-    problem = replace(PROBLEM, seqlen_k=keys)
+@pytest.mark.parametrize(
+    ("keys", "dtype"), [(128, "float16"), (8192, "float16"), (8192, "bfloat16")]
+)
+def test_rising_scores_move_the_maximum_in_nearly_every_tile(keys: int, dtype: str) -> None:
+    problem = replace(PROBLEM, seqlen_k=keys, dtype=dtype)
     q, k, _ = (x.astype(np.float64) for x in Case(problem, "rising").draw())
     s = problem.scale * (q @ np.swapaxes(k, -1, -2))
     tiles = s.reshape(*s.shape[:-1], keys // 64, 64).max(axis=-1)
-    assert (np.diff(tiles, axis=-1) > 0).all()
+    moved = np.diff(np.maximum.accumulate(tiles, axis=-1), axis=-1) > 0
+    assert moved.mean() > 0.99
     assert np.median(s[..., -1] - s[..., 0]) == pytest.approx(RISE, rel=0.02)
 
 
