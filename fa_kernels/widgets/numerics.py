@@ -174,7 +174,7 @@ def numerics(
 
     Args:
         inputs: distribution of q, k and v: "normal", "outliers" (as in FlashAttention-3) or
-            "rising" (scores that grow along the row, so that the maximum moves in nearly every tile).
+            "rising" (scores grow along the row, so that the maximum moves in nearly every tile).
         d: head dimension, 64 or 128.
         device: slug of the GPU whose run is preferred; default: the session's.
         session: what `fa.session` returned; default: the current one.
