@@ -134,7 +134,9 @@ def test_recorded_pipes_do_at_least_what_the_products_need(h200: Device) -> None
             for panel in (FMA, TENSOR, DRAM):
                 value, least = one.value(panel), one.predicted(panel)
                 if value is not None and least is not None:
-                    # DRAM counts without what is left in the L2; clocks may boost a little.
-                    assert value >= (0.6 if panel == DRAM else 0.97) * least, (one.name, problem)
+                    # DRAM counts without what is left in the L2. The sheet's peak of the tensor
+                    # cores is that of a clock below the boost clock, so it can be exceeded.
+                    share = {FMA: 0.97, TENSOR: 0.85, DRAM: 0.6}[panel]
+                    assert value >= share * least, (one.name, problem)
                     checked += 1
     assert checked > 50
