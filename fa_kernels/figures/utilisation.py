@@ -101,9 +101,9 @@ class Used:
         """What the model says for the time it took, in the unit of `value`; None: nothing.
 
         Of the pipe that multiplies: its products at the data sheet's peak, which the tensor cores
-        can exceed where the GPU's clock is above the one that the sheet assumes. Of the L2: the bytes
-        that the launched model asks for, of which the SMs' own caches may answer some. Of DRAM:
-        what no cache can save (`Point.compulsory_bytes`), of a peer every tensor once.
+        can exceed where the GPU's clock is above the one that the sheet assumes. Of the L2: the
+        bytes that the launched model asks for, of which the SMs' own caches may answer some. Of
+        DRAM: what no cache can save (`Point.compulsory_bytes`), of a peer every tensor once.
         """
         if not self.ms:
             return None
