@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     measure.add_argument(
         "--backend", choices=("cuda", "numpy"), help="with --numerics; default: the GPU, if any"
+        "--paper", action="store_true", help="the calls of published tables and figures instead"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
@@ -179,6 +180,8 @@ def _measure(args: argparse.Namespace) -> int:
     kinds = [name for name in every if getattr(args, name)]
     special = ("backward", "speed", "training", "numerics")
     kinds = [name for name in ("counters", *special) if getattr(args, name)]
+    known = ("counters", "backward", "speed", "training", "paper")
+    kinds = [name for name in known if getattr(args, name)]
     if len(kinds) > 1:
         named = " and ".join(f"--{name}" for name in kinds)
         sys.exit(f"{named} are runs of different kinds: give one of them.")
@@ -192,6 +195,7 @@ def _measure(args: argparse.Namespace) -> int:
     if args.backend and not args.numerics:
         sys.exit("--backend says where --numerics computes: give both, or leave it out.")
     for kind in special:
+    for kind in ("speed", "training", "paper"):
         if getattr(args, kind):
             return _measure_special(args, kind)
     from fa_kernels.measure import records
@@ -250,6 +254,7 @@ def _measure_counters(args: argparse.Namespace) -> int:
 def _measure_special(args: argparse.Namespace, kind: str) -> int:
     """A run of kind "backward", "speed", "training" or "ceilings", with shapes of its own."""
     """A run of kind "backward", "speed", "training" or "numerics": with shapes of their own."""
+    """A run of kind "backward", "speed", "training" or "paper", which have shapes of their own."""
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
@@ -267,6 +272,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     from fa_kernels.measure.backward_run import record_backward
     from fa_kernels.measure.ceilings_run import record_ceilings
     from fa_kernels.measure.numerics import record_numerics
+    from fa_kernels.measure.paper_run import record_paper
     from fa_kernels.measure.speed_run import record_speed
     from fa_kernels.measure.training_run import record_training
 
@@ -276,6 +282,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "training": record_training,
         "ceilings": record_ceilings,
         "numerics": record_numerics,
+        "paper": record_paper,
     }
     record = recorders[kind]
     root, label = args.out or records.MEASURED_DIR, args.label or kind

@@ -48,10 +48,10 @@ UNITS = {
 }
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
-#: peers, training steps of a whole model ("step": the problem is one of its attention calls), or
-#: what the device does at most (no rows here: `ceiling_records`), or errors against float64 by
-#: dtype, N and what the inputs are.
-RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings", "numerics")
+#: peers, training steps of a whole model ("step": the problem is one of its attention calls),
+#: what the device does at most (no rows here: `ceiling_records`), errors against float64 by dtype,
+#: N and what the inputs are, or the calls of published tables and figures.
+RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper")
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]

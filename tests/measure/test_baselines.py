@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.check import Truth
+from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from tests.reference.problems import MASKS, random_inputs
 
@@ -58,3 +60,37 @@ def test_a_causal_mask_that_torch_aligns_otherwise_is_refused(name: str) -> None
     problem = AttentionProblem(1, 1, 8, 9, 32, "float16", "bottom_right")
     with pytest.raises(NotImplementedError, match="is_causal is top_left"):
         BASELINES[name].prepare(*random_inputs(problem, "float16"), problem)
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("name", ["torch_eager", "torch_flash"])
+def test_the_gradients_of_both_calls_are_right(name: str) -> None:
+    problem = AttentionProblem(2, 3, 47, 47, 16, "float32")
+    inputs = random_inputs(problem, "float32")
+    d_out = random_inputs(problem, "float32")[0]
+    prepare = BASELINES[name].prepare_training
+    assert prepare is not None
+    truth = BackwardTruth(inputs, d_out, problem, xp=np)
+    both, backward = prepare(*inputs, d_out, problem)
+    for call in (both, backward, backward):  # the second backward has the same saved forward
+        assert truth.check(*call()).ok
+
+
+@pytest.mark.usefixtures("torch")
+def test_dropout_drops_and_keeps_the_mean() -> None:
+    problem = AttentionProblem(4, 8, 64, 64, 16, "float32", dropout_p=0.5, seed=0)
+    q, k, v = random_inputs(problem, "float32")
+    call = BASELINES["torch_eager"].prepare(q, k, np.ones_like(v), problem)
+    sums = call()  # of what is kept of P, over 1 - p
+    assert sums.std() > 0.01 and abs(float(sums.mean()) - 1.0) < 0.05
+    dense = BASELINES["torch_eager"].prepare(q, k, np.ones_like(v), replace(problem, dropout_p=0.0))
+    assert np.allclose(dense(), 1.0, atol=1e-5)
+
+
+def test_training_by_torch_alone_holds_more_with_dropout() -> None:
+    problem = AttentionProblem(1, 2, 64, 64, 16, "float16")
+    eager = BASELINES["torch_eager"]
+    dropped = replace(problem, dropout_p=0.1, seed=0)
+    for need in (eager.workspace_bytes, eager.training_workspace_bytes):
+        assert 2 * 2 * 64 * 64 * 2 <= need(problem) < need(dropped)
+    assert BASELINES["torch_flash"].training_workspace_bytes(dropped) == 0
