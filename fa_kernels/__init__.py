@@ -58,6 +58,9 @@ _LAZY = {
     "memory_levels": ("fa_kernels.widgets.memory_levels", "memory_levels"),
     "check_ceilings": ("fa_kernels.widgets.ceiling_check", "check_ceilings"),
     "what_fits": ("fa_kernels.widgets.what_fits", "what_fits"),
+    "paper_results": ("fa_kernels.widgets.paper_results", "paper_results"),
+    "paper_verdicts": ("fa_kernels.widgets.paper_results", "paper_verdicts"),
+    "figure2_middle": ("fa_kernels.widgets.figure2_middle", "figure2_middle"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

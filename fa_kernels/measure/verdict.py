@@ -46,7 +46,7 @@ class Verdict:
     """Whether a table or figure reproduces: `word` is one of the four above.
 
     `about` is table or figure with paper and version, `quantity` what of it, `why` one sentence;
-    all follow from `points`.
+    all follow from `points`. `runs` are the recorded runs that hold our numbers, if any do.
     """
 
     about: str
@@ -54,6 +54,7 @@ class Verdict:
     word: str
     why: str
     points: tuple[Compared, ...]
+    runs: tuple[str, ...] = ()
 
 
 def pytorch_memory_bytes(problem: AttentionProblem) -> int:
@@ -266,3 +267,14 @@ def _beside(points: Sequence[Compared]) -> str:
             f"{a.row.how} {significant(printed[1] / printed[0])}"
         )
     return text
+
+
+def span(values: Sequence[float]) -> str:
+    """The least and the greatest of some numbers: "1.2 to 3.4", or the one number."""
+    low, high = significant(min(values)), significant(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,0 +1,204 @@
+"""Printed numbers hollow, this GPU's filled: curves over N or density, or a row per number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.rungs import name_of
+from fa_kernels.measure.paper_numbers import SPARSE
+from fa_kernels.measure.paper_results import Dot, Line, Result
+from fa_kernels.units import significant
+from fa_kernels.variants import VARIANTS
+
+_HEIGHT, _ROW, _FRAME = 460, 34, 118
+_MARKER = 11
+#: Algorithms that no variant and no peer is called after.
+_OTHERS = {
+    SPARSE: theme.Style(SPARSE, theme.TENSOR_COLOURS["mask"], theme.INK, "dashdot", "bowtie"),
+    "Megatron": theme.Style("Megatron", theme.MUTED, theme.MUTED, "dot", "star"),
+    "FlashAttention-3": theme.Style(
+        "FlashAttention-3", theme.INK, theme.INK, "dot", "diamond-tall"
+    ),
+}
+_GLYPHS = {"bowtie": "⧓", "star": "☆", "diamond-tall": "◊"}
+
+
+def style_of(algorithm: str, series: str) -> theme.Style:
+    """Of a line or row: an algorithm without a style of its own looks like its stand-in."""
+    return _OTHERS.get(algorithm) or theme.style_of(series or algorithm)
+
+
+def name_of_series(series: str) -> str:
+    """ "05 flash, tensor cores", "torch eager", or an algorithm's name as printed."""
+    variant = VARIANTS.get(series)
+    if variant is not None:
+        return name_of(variant)
+    return theme.STYLES[series].label if series in theme.STYLES else series
+
+
+def line_name(line: Line) -> str:
+    """Who computed a line of this GPU, and with a mask if it had one."""
+    name = name_of_series(line.series)
+    return f"{name}, block mask" if line.algorithm == SPARSE else name
+
+
+def paper_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
+    """A plotly spec of a table or figure; `device` names this GPU."""
+    if result.dots:
+        return _dots_spec(result, device, text)
+    return _lines_spec(result, device, text)
+
+
+def _lines_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
+    layout = theme.base_layout(_HEIGHT)
+    layout["margin"] = {"l": 70, "r": 16, "t": 100, "b": 56}
+    xs = sorted({x for line in result.lines for x, _ in line.points})
+    ys = [y for line in result.lines for _, y in line.points]
+    over_n = result.axis == "N"
+    title = theme.axis_title(text["axis_seqlen"], "tokens") if over_n else None
+    options: dict[str, Any] = {"title": title or theme.axis_title(text["axis_density"])}
+    if over_n:
+        low, high = (xs[0], xs[-1]) if xs else (128, 65536)
+        options |= {
+            "type": "log", "range": [math.log10(low / 1.3), math.log10(high * 1.3)],
+            "tickvals": xs, "ticktext": [f"{x:.0f}" for x in xs],
+        }  # fmt: skip
+    else:
+        options |= {"range": [0, 1.05], "tickvals": [0.2, 0.4, 0.6, 0.8, 1.0]}
+    layout["xaxis"] = theme.axis(**options)
+    span: dict[str, Any] = {"range": [-1, 2], "showticklabels": False}
+    if ys and over_n:
+        low, high = math.log10(min(ys) / 1.6), math.log10(max(ys) * 1.6)
+        decades = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)]
+        span = {"range": [low, high], "tickvals": decades}
+        span["ticktext"] = [f"{tick:.15g}" for tick in decades]
+    elif ys:
+        span = {"range": [0, 1.12 * max(ys)], "nticks": 7}
+    layout["yaxis"] = theme.axis(
+        title=theme.axis_title(text["quantities"][result.quantity], result.unit),
+        type="log" if over_n else "linear", exponentformat="none", **span,
+    )  # fmt: skip
+    layout["annotations"] = [_head(result, device, text)]
+    if not result.lines:
+        layout["annotations"].append(_nothing(text))
+    return {"data": [_trace(line, result, device) for line in result.lines], "layout": layout}
+
+
+def _trace(line: Line, result: Result, device: str) -> dict[str, Any]:
+    style = style_of(line.algorithm, line.series)
+    name = f"{line.algorithm}, printed" if line.published else line_name(line)
+    where = result.gpu if line.published else device
+    marker = {"symbol": style.marker, "size": _MARKER, "color": style.colour}
+    if line.published:
+        marker |= {"symbol": f"{style.marker}-open", "line": {"width": 2}}
+    mark = "s" if result.axis == "s" else "N"
+    trace: dict[str, Any] = {
+        "type": "scatter", "mode": "markers" if line.published else "lines+markers",
+        "name": name, "x": [x for x, _ in line.points], "y": [y for _, y in line.points],
+        "marker": marker, "hoverinfo": "text",
+        "hovertext": [
+            f"{name}, {where}, {mark} = {x:g}: {significant(y)} {result.unit}"
+            for x, y in line.points
+        ],
+    }  # fmt: skip
+    if not line.published:
+        trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
+    return trace
+
+
+def _head(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
+    """Title; what is hollow and what is filled; the series in their colours."""
+    marks = [text["filled"].format(device=device)]
+    if any(line.published for line in result.lines) or any(dot.printed for dot in result.dots):
+        marks = [text["hollow"].format(gpu=result.gpu), *marks]
+    lines = [f"<b>{result.title}</b>", "&nbsp;&nbsp; ".join(marks)]
+    words: dict[str, str] = {}
+    for line in result.lines:
+        style = style_of(line.algorithm, line.series)
+        key = line.algorithm or line.series
+        label = line.algorithm or name_of_series(line.series)
+        stand_in = next(
+            (o for o in result.lines if o.algorithm == line.algorithm and not o.published), None
+        )
+        if line.algorithm and stand_in:
+            label += f" ({line_name(stand_in)})"
+        words[key] = _word(style, label)
+    found = list(words.values())
+    lines += ["&nbsp;&nbsp; ".join(part) for part in (found[:3], found[3:]) if part]
+    return {
+        "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
+        "xshift": -52, "yshift": 6, "showarrow": False, "align": "left", "font": theme.font(),
+        "text": "<br>".join(lines),
+    }  # fmt: skip
+
+
+def _word(style: theme.Style, label: str) -> str:
+    if style.marker in _GLYPHS:
+        glyph = f'<span style="color:{style.colour}">{_GLYPHS[style.marker]}</span>'
+        return f'{glyph} <span style="color:{style.text_colour}">{label}</span>'
+    named = style.named.replace(style.label, label)
+    return f'<span style="color:{style.text_colour}">{named}</span>'
+
+
+def _nothing(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Words in the middle of axes that have nothing to show."""
+    return {
+        "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False,
+        "text": text["nothing"], "font": theme.font(theme.FONT, theme.MUTED),
+    }  # fmt: skip
+
+
+# -- a row per number ------------------------------------------------------------------------------
+
+
+def dot_name(dot: Dot) -> str:
+    """ "standard, version 2022-06", or who computed it here."""
+    return ", ".join(part for part in (name_of_series(dot.name), dot.about) if part)
+
+
+def _dots_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
+    dots = result.dots
+    layout = theme.base_layout(_FRAME + _ROW * len(dots))
+    layout["margin"] = {"l": 232, "r": 16, "t": 62, "b": 56}
+    top = max(v for dot in dots for v in (dot.printed, dot.ours) if v is not None)
+    heights = [len(dots) - 1 - i for i in range(len(dots))]
+    layout["xaxis"] = theme.axis(
+        title=theme.axis_title(text["quantities"][result.quantity], result.unit),
+        range=[-0.08 * top, 1.15 * top], nticks=8,  # words stand left of the first dots
+    )  # fmt: skip
+    layout["yaxis"] = theme.axis(
+        range=[-0.6, len(dots) - 0.4], tickvals=heights, tickfont=theme.font(),
+        ticktext=[f"{dot_name(dot)}&nbsp;" for dot in dots],
+    )  # fmt: skip
+    layout["annotations"] = [{**_head(result, device, text), "xshift": -226}]
+    return {"data": _dot_traces(dots, heights, result, device), "layout": layout}
+
+
+def _dot_traces(
+    dots: Sequence[Dot], heights: Sequence[int], result: Result, device: str
+) -> list[dict[str, Any]]:
+    data = []
+    for dot, y in zip(dots, heights, strict=True):
+        style = style_of(dot.name, dot.series)
+        for published, value in ((True, dot.printed), (False, dot.ours)):
+            if value is None:
+                continue
+            where = result.gpu if published else device
+            who = dot.name if published else dot.series or dot.name
+            name = f"{name_of_series(who)}, {where}: {significant(value)} {result.unit}"
+            other = dot.ours if published else dot.printed
+            left = other is not None and value < other
+            marker = {"symbol": style.marker, "size": _MARKER + 1, "color": style.colour}
+            if published:
+                marker |= {"symbol": f"{style.marker}-open", "line": {"width": 2}}
+            data.append({
+                "type": "scatter", "mode": "markers+text", "name": who, "x": [value], "y": [y],
+                "marker": marker, "text": [f"&nbsp; {significant(value)} &nbsp;"],
+                "textposition": "middle left" if left else "middle right",
+                "textfont": theme.font(theme.SMALL), "hovertext": [name], "hoverinfo": "text",
+                "cliponaxis": False,
+            })  # fmt: skip
+    return data

@@ -1,0 +1,211 @@
+"""The papers' tables and figures: printed beside this GPU's, with a verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_kernels.device import Device
+from fa_kernels.device import device as find_device
+from fa_kernels.figures.paper_recorded import devices_with_numbers, paper_numbers
+from fa_kernels.figures.paper_results import dot_name, line_name, name_of_series, paper_spec
+from fa_kernels.measure.paper_results import (
+    RESULTS,
+    Dot,
+    Line,
+    Result,
+    all_verdicts,
+    result,
+    version_words,
+)
+from fa_kernels.measure.verdict import Verdict
+from fa_kernels.session import Session, in_use
+from fa_kernels.units import significant
+from fa_kernels.widgets.choice import Choice
+from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.text import html_table, labels, text_table
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which table or figure, and the GPU beside it."""
+
+    result: str
+    device: str
+
+
+def verdict_words(verdict: Verdict, of: str = "") -> str:
+    """ "Trend reproduces (latency): ..." of one verdict; `of` goes with the quantity."""
+    word = f"{verdict.word[:1].upper()}{verdict.word[1:]}"
+    return f"{word} ({verdict.quantity}{of}): {verdict.why}"
+
+
+def takeaway(found: Result) -> str:
+    """The verdicts of a result, each once; versions of one figure by their names."""
+    said = []
+    for verdict in found.verdicts:
+        _, _, version = verdict.about.partition(", version ")
+        several = len({v.about for v in found.verdicts}) > 1
+        of = f" of {version_words(version)}" if several and version else ""
+        said.append(verdict_words(verdict, of))
+    return " ".join(dict.fromkeys(said))
+
+
+def result_table(found: Result, device: Device) -> str:
+    """Printed, this GPU's and their ratio, as HTML."""
+    head, body = dots_cells(found.dots) if found.dots else lines_cells(found)
+    text = labels("paper_results")
+    runs = text["recorded"].format(runs=", ".join(found.runs)) if found.runs else text["no_run"]
+    caption = text["caption"].format(
+        title=found.title, unit=found.unit, gpu=found.gpu, device=device.name, source=runs
+    )
+    return html_table("paper-result", caption, head, body, "falab-table falab-dense")
+
+
+def lines_cells(found: Result) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a row per N or density."""
+    text = labels("paper_results")
+    printed = {line.algorithm: line for line in found.lines if line.published}
+    ours = [line for line in found.lines if not line.published]
+    head = [text["axis_seqlen"] if found.axis == "N" else text["axis_density"]]
+    columns: list[tuple[Line, Line | None]] = []  # a line, and the printed one it is held against
+    for name, line in printed.items():
+        head.append(text["column_printed"].format(name=name))
+        columns.append((line, None))
+        for mine in (one for one in ours if one.algorithm == name):
+            head += [text["column_ours"].format(name=line_name(mine)), text["ratio"]]
+            columns.append((mine, line))
+    for mine in (one for one in ours if not one.algorithm):
+        head.append(text["column_ours"].format(name=line_name(mine)))
+        columns.append((mine, None))
+    body = []
+    for x in sorted({x for line in found.lines for x, _ in line.points}):
+        cells = [f"{x:g}" if found.axis == "s" else f"{x:.0f}"]
+        for line, against in columns:
+            value, absent = line.by_x.get(x), dict(line.absent).get(x, "")
+            cells.append(absent if value is None else significant(value))
+            if against is not None:
+                theirs = against.by_x.get(x)
+                cells.append(significant(value / theirs) if value and theirs else "")
+        body.append(cells)
+    return head, body
+
+
+def dots_cells(dots: Sequence[Dot]) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a row per number."""
+    text = labels("paper_results")
+    head = [text[name] for name in ("what", "printed", "ours", "by", "ratio")]
+    body = []
+    for dot in dots:
+        ratio = significant(dot.ours / dot.printed) if dot.ours and dot.printed else ""
+        by = name_of_series(dot.series) if dot.ours else ""
+        cells = [dot_name(dot), _number(dot.printed), _number(dot.ours), by, ratio]
+        body.append(cells)
+    return head, body
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else significant(value)
+
+
+class PaperResults(DrawnView):
+    """One table or figure; `result` is what is shown."""
+
+    section, mark = "paper_results", "paper"
+    result: Result
+
+    def __init__(self, shown: Shown, offered: Sequence[Device], root: Path | None) -> None:
+        """`offered`: GPUs to choose from; `root` holds the runs."""
+        self.root, text = root, labels(self.section)
+        self.choice = Choice(text["result"], [(key, key) for key in RESULTS], shown.result)
+        gpus = [(sheet.name, sheet.slug) for sheet in offered]
+        self.gpu = Choice(text["gpu"], gpus, shown.device)
+        self.gpu.disabled = len(gpus) < 2
+        super().__init__(shown, (self.choice, self.gpu))
+
+    @property
+    def setting(self) -> Shown:
+        """What the controls show now."""
+        return Shown(self.choice.value, self.gpu.value)
+
+    def draw(self, setting: Shown, stamp: float) -> None:
+        """Compute and show a setting."""
+        sheet = find_device(setting.device)
+        found = result(setting.result, paper_numbers(sheet, self.root), sheet)
+        said = takeaway(found)
+        alt = self.text["figure"].format(sentence=said)
+        spec = paper_spec(found, sheet.name, self.text)
+        self.show(spec, alt, said, result_table(found, sheet), stamp)
+        self.result = found
+
+
+def paper_results(
+    result: str = "table 9", *, device: str | None = None, session: Session | None = None
+) -> PaperResults:
+    """A published table or figure beside recorded runs of one GPU, with a verdict in words.
+
+    Printed numbers are hollow and joined by no line, this GPU's are filled. Where no run holds a
+    number, its place stays empty.
+
+    Args:
+        result: "table 9" ... "table 21", "fig. 2 left", "fig. 2 left, bytes", "fig. 2 right",
+            "FA2 figs. 4-7", "FA3 figs. 5-7".
+        device: slug of the GPU whose runs are shown; default: the session's.
+        session: what `fa.session` returned; default: the current one.
+
+    Raises:
+        ValueError: no such table, figure or device; TypeError: `session` is not one.
+    """
+    if result not in RESULTS:
+        raise ValueError(f"result = {result!r} is not known: use one of {', '.join(RESULTS)}.")
+    used = in_use(session)
+    sheet = find_device(default_device(used) if device is None else device)
+    offered = {one.slug: one for one in (*devices_with_numbers(used.root), sheet)}
+    return PaperResults(Shown(result, sheet.slug), list(offered.values()), used.root)
+
+
+@dataclass(frozen=True)
+class PaperVerdicts:
+    """Every verdict, shown as a table."""
+
+    verdicts: Sequence[Verdict]
+    device: Device
+
+    def cells(self) -> list[list[str]]:
+        """The table as text: a row of heads, then one row per verdict."""
+        text = labels("paper_results")
+        rows = [[text[name] for name in ("column_about", "quantity", "verdict", "why")]]
+        for one in self.verdicts:
+            rows.append([one.about, one.quantity, one.word, one.why])
+        return rows
+
+    def caption(self) -> str:
+        """How many verdicts there are of each kind, the GPU and the runs."""
+        text = labels("paper_results")
+        counts: dict[str, int] = {}
+        for one in self.verdicts:
+            counts[one.word] = counts.get(one.word, 0) + 1
+        runs = tuple(dict.fromkeys(run for one in self.verdicts for run in one.runs))
+        source = text["recorded"].format(runs=", ".join(runs)) if runs else text["no_run"]
+        counted = ", ".join(f"{count} × {word}" for word, count in counts.items())
+        return str(text["verdicts"]).format(counted=counted, device=self.device.name, source=source)
+
+    def __str__(self) -> str:
+        return text_table(self.caption(), self.cells())
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        css = "falab-table falab-dense falab-words"
+        return html_table("paper-verdicts", self.caption(), head, body, css)
+
+
+def paper_verdicts(*, device: str | None = None, session: Session | None = None) -> PaperVerdicts:
+    """Every table and figure of the papers that we hold numbers of, with its verdict.
+
+    Args and errors as `paper_results`.
+    """
+    used = in_use(session)
+    sheet = find_device(default_device(used) if device is None else device)
+    return PaperVerdicts(all_verdicts(paper_numbers(sheet, used.root), sheet), sheet)
