@@ -111,10 +111,11 @@ def _trace(line: Line, result: Result, device: str) -> dict[str, Any]:
 
 def _head(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
     """Title; what is hollow and what is filled; the series in their colours."""
-    marks = [text["filled"].format(device=device)]
-    if any(line.published for line in result.lines) or any(dot.printed for dot in result.dots):
-        marks = [text["hollow"].format(gpu=result.gpu), *marks]
-    lines = [f"<b>{result.title}</b>", "&nbsp;&nbsp; ".join(marks)]
+    printed = any(one.published for one in result.lines) or any(d.printed for d in result.dots)
+    ours = any(not one.published for one in result.lines) or any(d.ours for d in result.dots)
+    marks = [text["hollow"].format(gpu=result.gpu)] if printed else []
+    marks += [text["filled"].format(device=device)] if ours else []
+    lines = [f"<b>{result.title}</b>", "&nbsp;&nbsp; ".join(marks) or "&nbsp;"]
     words: dict[str, str] = {}
     for line in result.lines:
         style = style_of(line.algorithm, line.series)

@@ -34,6 +34,7 @@ from fa_kernels.problem import SHORT_DTYPE
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import launched_flash_kv_outer, paper_flash_kv_outer
 from fa_kernels.units import significant
+from fa_kernels.variants import VARIANTS
 
 #: The kernel of figure 2's Algorithm 1, and what its rows are called.
 ALGORITHM_1 = "flash_kv_outer"
@@ -148,8 +149,9 @@ def right(rows: Sequence[PublishedRow], numbers: PaperNumbers) -> Verdict:
         (s, gain), ideal = gains[0], [100 * gain * s for s, gain in gains]
         slower = sum(gain < 1.0 for _, gain in gains)
         said.append(
-            f"{series} keeping {s:.3g} of the blocks is {significant(gain)} times as fast as dense "
-            f"(1/s = {significant(1 / s)}; over all densities {span(ideal)} % of 1/s"
+            f"rung {VARIANTS[series].kernel[:2]} keeping {s:.3g} of the blocks is "
+            f"{significant(gain)} times as fast as dense (1/s = {significant(1 / s)}, over all "
+            f"densities {span(ideal)} % of 1/s"
             + (f", slower than dense at {slower})" if slower else ")")
         )
         runs += [number.run_id for _, number in curve]

@@ -19,7 +19,7 @@ from fa_kernels.units import significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
-from fa_kernels.widgets.paper_results import verdict_words
+from fa_kernels.widgets.paper_results import takeaway, verdict_table
 from fa_kernels.widgets.text import html_table, labels
 
 
@@ -71,9 +71,11 @@ class Figure2Middle(DrawnView):
         rows = select(load_paper(), paper="FlashAttention", where="fig. 2 middle")
         numbers = paper_numbers(sheet, self.root)
         self.sizes, found = block_sizes(rows, numbers), middle(rows, numbers)
-        said = " ".join(verdict_words(one) for one in (middle_hbm(rows), found))
+        verdicts = (found, middle_hbm(rows))
+        said = takeaway(verdicts)
         alt = self.text["figure"].format(sentence=said)
         table = middle_table(self.sizes, found, sheet)
+        table += verdict_table("middle-sentences", self.text["sentences"], verdicts)
         self.show(figure2_middle_spec(self.sizes, self.text), alt, said, table, stamp)
 
 

@@ -36,32 +36,60 @@ class Shown:
     device: str
 
 
-def verdict_words(verdict: Verdict, of: str = "") -> str:
-    """ "Trend reproduces (latency): ..." of one verdict; `of` goes with the quantity."""
-    word = f"{verdict.word[:1].upper()}{verdict.word[1:]}"
-    return f"{word} ({verdict.quantity}{of}): {verdict.why}"
+def about_words(verdict: Verdict) -> str:
+    """ "FlashAttention, fig. 2 left, version 2022-06": without the number at arXiv."""
+    about, _, version = verdict.about.partition(", version ")
+    paper, _, rest = about.partition(" (arXiv")
+    words = paper + rest.partition(")")[2]
+    return f"{words}, {version_words(version)}" if version else words
 
 
-def takeaway(found: Result) -> str:
-    """The verdicts of a result, each once; versions of one figure by their names."""
-    said = []
-    for verdict in found.verdicts:
-        _, _, version = verdict.about.partition(", version ")
-        several = len({v.about for v in found.verdicts}) > 1
-        of = f" of {version_words(version)}" if several and version else ""
-        said.append(verdict_words(verdict, of))
+def takeaway(verdicts: Sequence[Verdict]) -> str:
+    """The first verdict with the first thing that it says; of the others the word alone."""
+    first, *others = verdicts
+    said = [f"{_of(first)}: {first.word}. {_capital(first.why.partition(';')[0].rstrip('.'))}."]
+    said += [f"{_of(other)}: {other.word}." for other in others]
     return " ".join(dict.fromkeys(said))
 
 
-def result_table(found: Result, device: Device) -> str:
-    """Printed, this GPU's and their ratio, as HTML."""
-    head, body = dots_cells(found.dots) if found.dots else lines_cells(found)
+def _of(verdict: Verdict) -> str:
+    version = verdict.about.partition(", version ")[2]
+    # Every table of the appendix is of one version.
+    dated = f", {version_words(version)}" if "fig." in verdict.about and version else ""
+    return _capital(f"{verdict.quantity}{dated}")
+
+
+def _capital(text: str) -> str:
+    return "HBM" + text[3:] if text.startswith("hbm") else text[:1].upper() + text[1:]
+
+
+def verdict_table(name: str, caption: str, verdicts: Sequence[Verdict]) -> str:
+    """Verdicts with their whole sentences, as HTML."""
+    head, *body = verdict_cells(verdicts)
+    return html_table(name, caption, head, body, "falab-table falab-dense falab-words")
+
+
+def verdict_cells(verdicts: Sequence[Verdict]) -> list[list[str]]:
+    """A row of heads, then one row per verdict."""
     text = labels("paper_results")
+    rows = [[text[name] for name in ("column_about", "quantity", "verdict", "why")]]
+    return rows + [[about_words(v), v.quantity, v.word, v.why] for v in verdicts]
+
+
+def result_table(found: Result, device: Device) -> str:
+    """Printed, this GPU's and their ratio, and under them the verdicts, as HTML."""
+    text = labels("paper_results")
+    verdicts = verdict_table("paper-sentences", text["sentences"], found.verdicts)
+    if not (found.dots or found.lines):
+        return verdicts
+    head, body = dots_cells(found.dots) if found.dots else lines_cells(found)
     runs = text["recorded"].format(runs=", ".join(found.runs)) if found.runs else text["no_run"]
     caption = text["caption"].format(
-        title=found.title, unit=found.unit, gpu=found.gpu, device=device.name, source=runs
-    )
-    return html_table("paper-result", caption, head, body, "falab-table falab-dense")
+        title=found.title, unit=found.unit, device=device.name, source=runs,
+        printed=text["printed_on"].format(gpu=found.gpu) if found.gpu else text["no_print"],
+    )  # fmt: skip
+    numbers = html_table("paper-result", caption, head, body, "falab-table falab-dense")
+    return numbers + verdicts
 
 
 def lines_cells(found: Result) -> tuple[list[str], list[list[str]]]:
@@ -134,7 +162,7 @@ class PaperResults(DrawnView):
         """Compute and show a setting."""
         sheet = find_device(setting.device)
         found = result(setting.result, paper_numbers(sheet, self.root), sheet)
-        said = takeaway(found)
+        said = takeaway(found.verdicts)
         alt = self.text["figure"].format(sentence=said)
         spec = paper_spec(found, sheet.name, self.text)
         self.show(spec, alt, said, result_table(found, sheet), stamp)
@@ -175,11 +203,7 @@ class PaperVerdicts:
 
     def cells(self) -> list[list[str]]:
         """The table as text: a row of heads, then one row per verdict."""
-        text = labels("paper_results")
-        rows = [[text[name] for name in ("column_about", "quantity", "verdict", "why")]]
-        for one in self.verdicts:
-            rows.append([one.about, one.quantity, one.word, one.why])
-        return rows
+        return verdict_cells(self.verdicts)
 
     def caption(self) -> str:
         """How many verdicts there are of each kind, the GPU and the runs."""
@@ -196,9 +220,7 @@ class PaperVerdicts:
         return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
-        head, *body = self.cells()
-        css = "falab-table falab-dense falab-words"
-        return html_table("paper-verdicts", self.caption(), head, body, css)
+        return verdict_table("paper-verdicts", self.caption(), self.verdicts)
 
 
 def paper_verdicts(*, device: str | None = None, session: Session | None = None) -> PaperVerdicts:
