@@ -82,43 +82,62 @@ def result_table(found: Result, device: Device) -> str:
     verdicts = verdict_table("paper-sentences", text["sentences"], found.verdicts)
     if not (found.dots or found.lines):
         return verdicts
-    head, body = dots_cells(found.dots) if found.dots else lines_cells(found)
+    several = [dots_cells(found.dots)] if found.dots else [lines_cells(found), beside_cells(found)]
     runs = text["recorded"].format(runs=", ".join(found.runs)) if found.runs else text["no_run"]
     caption = text["caption"].format(
         title=found.title, unit=found.unit, device=device.name, source=runs,
         printed=text["printed_on"].format(gpu=found.gpu) if found.gpu else text["no_print"],
     )  # fmt: skip
-    numbers = html_table("paper-result", caption, head, body, "falab-table falab-dense")
-    return numbers + verdicts
+    tables: list[str] = []
+    for head, body in (cells for cells in several if cells[0]):
+        about = text["beside"] if tables else caption
+        tables.append(
+            html_table("paper-result", about, head, body, "falab-table falab-dense falab-below")
+        )
+    return "".join([*tables, verdicts])
 
 
 def lines_cells(found: Result) -> tuple[list[str], list[list[str]]]:
-    """Heads, and a row per N or density."""
+    """Heads, and a row per N: each algorithm as printed, as computed here, and their ratio."""
     text = labels("paper_results")
-    printed = {line.algorithm: line for line in found.lines if line.published}
-    ours = [line for line in found.lines if not line.published]
+    columns: list[tuple[str, Line, Line | None]] = []  # head, and what it is held against
+    for printed in (line for line in found.lines if line.published):
+        columns.append((text["column_printed"].format(name=printed.algorithm), printed, None))
+        for mine in found.lines:
+            if mine.algorithm == printed.algorithm and not mine.published:
+                head = text["column_ours"].format(name=line_name(mine))
+                columns += [(head, mine, None), (text["ratio"], mine, printed)]
+    return _over(found, columns)
+
+
+def beside_cells(found: Result) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a row per N or density: what was measured beside the published algorithms."""
+    ours = [line for line in found.lines if not line.published and not line.algorithm]
+    name = labels("paper_results")["column_ours"]
+    return _over(found, [(name.format(name=line_name(line)), line, None) for line in ours])
+
+
+def _over(
+    found: Result, columns: Sequence[tuple[str, Line, Line | None]]
+) -> tuple[list[str], list[list[str]]]:
+    if not columns:
+        return [], []
+    text = labels("paper_results")
     head = [text["axis_seqlen"] if found.axis == "N" else text["axis_density"]]
-    columns: list[tuple[Line, Line | None]] = []  # a line, and the printed one it is held against
-    for name, line in printed.items():
-        head.append(text["column_printed"].format(name=name))
-        columns.append((line, None))
-        for mine in (one for one in ours if one.algorithm == name):
-            head += [text["column_ours"].format(name=line_name(mine)), text["ratio"]]
-            columns.append((mine, line))
-    for mine in (one for one in ours if not one.algorithm):
-        head.append(text["column_ours"].format(name=line_name(mine)))
-        columns.append((mine, None))
+    shown = [line for _, line, _ in columns]
+    xs = sorted({x for line in shown for x in (*line.by_x, *dict(line.absent))})
     body = []
-    for x in sorted({x for line in found.lines for x, _ in line.points}):
-        cells = [f"{x:g}" if found.axis == "s" else f"{x:.0f}"]
-        for line, against in columns:
+    for x in xs:
+        cells = [f"{x:.3g}" if found.axis == "s" else f"{x:.0f}"]
+        for _, line, against in columns:
             value, absent = line.by_x.get(x), dict(line.absent).get(x, "")
-            cells.append(absent if value is None else significant(value))
-            if against is not None:
-                theirs = against.by_x.get(x)
-                cells.append(significant(value / theirs) if value and theirs else "")
+            if against is None:
+                cells.append(absent if value is None else significant(value))
+                continue
+            theirs = against.by_x.get(x)
+            cells.append(significant(value / theirs) if value and theirs else "")
         body.append(cells)
-    return head, body
+    return [*head, *(name for name, _, _ in columns)], body
 
 
 def dots_cells(dots: Sequence[Dot]) -> tuple[list[str], list[list[str]]]:

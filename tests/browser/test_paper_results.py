@@ -42,7 +42,7 @@ def test_the_figures_draw_and_are_not_cut_off(papers: LabPage) -> None:
 
 def test_another_table_is_chosen_by_keys(papers: LabPage) -> None:
     shown = view(papers, "paper")
-    table = shown.locator("[data-fa-table=paper-result]")
+    table = shown.locator("[data-fa-table=paper-result]").first
     expect(table).to_contain_text("table 21")
     choice = shown.locator('[data-fa-choice="result"] select')
     choice.focus()

@@ -59,6 +59,7 @@ def test_the_table_has_printed_ours_and_ratio(measured: Session) -> None:
     assert f"recorded {PAPER_ID}" in table and "printed: A100-40GB" in table
     assert "05 flash, tensor cores, block mask, this GPU" in table
     assert widget.table.value.count("does not fit") == 3  # 02 standard at the longest N
+    assert TEXT["beside"] in table and "torch cuDNN, this GPU" in table
     said = plain(widget.sentence.value)
     assert "Latency: trend reproduces. FlashAttention is 3.1 to 9 times as fast as PyTorch" in said
     assert "times those of the A100-40GB" not in said and "times those of the A100-40GB" in table
