@@ -127,18 +127,22 @@ def _of(rows: _Rows, paper: str, where: str) -> tuple[PublishedRow, ...]:
 
 
 def _lines(rows: _Rows, numbers: PaperNumbers) -> tuple[Line, ...]:
-    """Printed and ours of every algorithm over N, then what else was measured of the same calls."""
+    """Printed and ours of every algorithm over N, then what else was measured of the same calls.
+
+    Ours go on where a printed column ends, and say where they end themselves.
+    """
+    columns = {
+        name: select(rows, algorithm=name) for name in dict.fromkeys(r.algorithm for r in rows)
+    }
+    longest = max((some for name, some in columns.items() if name != SPARSE), key=len)
     found = []
-    for algorithm in dict.fromkeys(row.algorithm for row in rows):
-        some = select(rows, algorithm=algorithm)
+    for algorithm, some in columns.items():
         name = STANDS_FOR.get(algorithm, "")
         printed = [(float(r.seqlen or 0), r.value) for r in some if r.value is not None]
         found.append(Line(algorithm, name, True, tuple(printed)))
-        found.append(_measured(some, numbers, name, algorithm))
-    dense = max(
-        (select(rows, algorithm=name) for name in STANDS_FOR if name != SPARSE), key=len
-    )  # the calls are those of the longest column
-    found += [_measured(dense, numbers, name) for name in BESIDE]
+        calls = some if algorithm == SPARSE else longest
+        found.append(_measured(calls, numbers, name, algorithm))
+    found += [_measured(longest, numbers, name) for name in BESIDE]
     return tuple(line for line in found if line.points)
 
 

@@ -47,8 +47,9 @@ def test_a_table_has_our_lines_and_says_what_does_not_fit(measured: PaperNumbers
     ours = {(line.algorithm, line.series): line for line in found.lines if not line.published}
     assert ("PyTorch", "torch_eager") in ours and ("", "torch_cudnn") in ours
     assert ("", "standard_tiled") in ours and ("Megatron", "") not in ours
-    eager = ours["", "standard_tiled"]
-    assert eager.absent[0] == (float(TOO_LONG), "does not fit")
+    for line in (ours["", "standard_tiled"], ours["PyTorch", "torch_eager"]):
+        assert line.absent[0] == (float(TOO_LONG), "does not fit")
+        assert max(x for x, _ in line.points) == TOO_LONG / 2  # beyond the last that is printed
     assert found.runs == (PAPER_ID,)
 
 
