@@ -11,6 +11,8 @@ from typing import Any
 
 #: Options of `measure` that choose a grid, as `sweep.Grid` calls them.
 GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib", "peers")
+#: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
+SPECIAL_KINDS = ("backward", "speed", "training", "ceilings", "numerics", "paper")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -176,12 +178,7 @@ def _measure(args: argparse.Namespace) -> int:
         if other:
             sys.exit(f"--ui takes no other option, got {', '.join(sorted(other))}: leave them out.")
         return _measure_ui()
-    every = ("counters", "backward", "speed", "training", "ceilings")
-    kinds = [name for name in every if getattr(args, name)]
-    special = ("backward", "speed", "training", "numerics")
-    kinds = [name for name in ("counters", *special) if getattr(args, name)]
-    known = ("counters", "backward", "speed", "training", "paper")
-    kinds = [name for name in known if getattr(args, name)]
+    kinds = [name for name in ("counters", *SPECIAL_KINDS) if getattr(args, name)]
     if len(kinds) > 1:
         named = " and ".join(f"--{name}" for name in kinds)
         sys.exit(f"{named} are runs of different kinds: give one of them.")
@@ -189,13 +186,9 @@ def _measure(args: argparse.Namespace) -> int:
         sys.exit("--pass says which passes --speed times: give both, or leave it out.")
     if args.counters:
         return _measure_counters(args)
-    if args.backward:
-        return _measure_special(args, "backward")
-    for kind in ("speed", "training", "ceilings"):
     if args.backend and not args.numerics:
         sys.exit("--backend says where --numerics computes: give both, or leave it out.")
-    for kind in special:
-    for kind in ("speed", "training", "paper"):
+    for kind in SPECIAL_KINDS:
         if getattr(args, kind):
             return _measure_special(args, kind)
     from fa_kernels.measure import records
@@ -252,9 +245,7 @@ def _measure_counters(args: argparse.Namespace) -> int:
 
 
 def _measure_special(args: argparse.Namespace, kind: str) -> int:
-    """A run of kind "backward", "speed", "training" or "ceilings", with shapes of its own."""
-    """A run of kind "backward", "speed", "training" or "numerics": with shapes of their own."""
-    """A run of kind "backward", "speed", "training" or "paper", which have shapes of their own."""
+    """A run of one of `SPECIAL_KINDS`."""
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
