@@ -14,6 +14,9 @@ GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib"
 #: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
 SPECIAL_KINDS = ("backward", "speed", "training", "ceilings", "numerics", "paper")
 
+#: Those of them that `measure --speed` takes, too.
+SPEED_OPTIONS = ("seqlens", "head_dims", "dtypes", "peers")
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -66,10 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     measure.add_argument(
         "--ceilings", action="store_true", help="what this GPU does at most, unit by unit, instead"
+    )
+    measure.add_argument(
         "--numerics", action="store_true", help="errors against float64 instead; also without a GPU"
     )
     measure.add_argument(
         "--backend", choices=("cuda", "numpy"), help="with --numerics; default: the GPU, if any"
+    )
+    measure.add_argument(
         "--paper", action="store_true", help="the calls of published tables and figures instead"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
@@ -82,14 +89,19 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--max-latency-ms", type=float, help="skip calls estimated to take longer; default: 3000"
     )
-    measure.add_argument("--peers", nargs="*", help="default: all that are installed")
+    measure.add_argument("--peers", nargs="*", help="default: torch's, if it is installed")
+    measure.add_argument(
+        "--l2", choices=("cold", "warm"), help="as a timed call finds it; default: cold"
+    )
 
     trace = commands.add_parser("trace", help="record the row traces of notebook 02 on this GPU")
     trace.add_argument("--out", type=Path, help="folder of traces; default: data/traces")
     trace.add_argument("--commit", help="commit to record where the checkout has no .git")
 
     figures = commands.add_parser("figures", help="redraw the README's picture and table")
-    figures.add_argument("--run", metavar="RUN_ID", help="default: the newest recorded run")
+    figures.add_argument(
+        "--run", metavar="RUN_ID", help="default: the newest of the GPU shown there"
+    )
 
     compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
     compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
@@ -192,7 +204,9 @@ def _measure(args: argparse.Namespace) -> int:
         if getattr(args, kind):
             return _measure_special(args, kind)
     from fa_kernels.measure import records
+    from fa_kernels.measure.special_run import kind_with, refuse_other_kind
     from fa_kernels.measure.sweep import Grid, run_sweep, start_run
+    from fa_kernels.measure.timing import METHODS
 
     chosen: dict[str, Any] = {
         name: tuple(value) for name in GRID_OPTIONS if (value := getattr(args, name)) is not None
@@ -203,12 +217,14 @@ def _measure(args: argparse.Namespace) -> int:
         grid = Grid(**chosen)
         _refuse_without_gpu("measure")
         root = args.out or records.MEASURED_DIR
-        _refuse_other_kind(args.resume, root, "grid")
-        label = args.label or "grid"
-        folder = start_run(label, _command_line(), root, args.resume, args.commit)
+        kind = kind_with("grid", args.l2 or "cold")
+        warm: dict[str, Any] = {"kind": kind, "method": METHODS["warm"]} if kind != "grid" else {}
+        refuse_other_kind(args.resume, root, kind)
+        label = args.label or kind
+        folder = start_run(label, _command_line(), root, args.resume, args.commit, **warm)
     except (ValueError, FileExistsError) as error:
         sys.exit(str(error))
-    finished = run_sweep(folder, grid, args.minutes and args.minutes * 60)
+    finished = run_sweep(folder, grid, args.minutes and args.minutes * 60, l2=args.l2 or "cold")
     print(f"{'finished' if finished else 'stopped'}: {folder}")
     return 0
 
@@ -217,7 +233,8 @@ def _measure_counters(args: argparse.Namespace) -> int:
     from fa_kernels.measure import records
 
     limits = ("seqlens", "head_dims", "dtypes", "sram_kib")
-    given = [n for n in GRID_OPTIONS if getattr(args, n) is not None and n not in limits]
+    options = (*GRID_OPTIONS, "l2")
+    given = [n for n in options if getattr(args, n) is not None and n not in limits]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         sys.exit(f"--counters has shapes of its own and takes no {flags}: leave it out.")
@@ -225,10 +242,11 @@ def _measure_counters(args: argparse.Namespace) -> int:
     from fa_kernels.measure.counter_shapes import choose_shapes
     from fa_kernels.measure.counters import measure_counters
     from fa_kernels.measure.ncu import NcuRefused
+    from fa_kernels.measure.special_run import refuse_other_kind
 
     root, label = args.out or records.MEASURED_DIR, args.label or "counters"
     try:
-        _refuse_other_kind(args.resume, root, "counters")
+        refuse_other_kind(args.resume, root, "counters")
         shapes = choose_shapes(*(getattr(args, name) for name in limits))
         seconds = args.minutes and args.minutes * 60
         folder, finished = measure_counters(
@@ -249,11 +267,12 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     from fa_kernels.measure import records
 
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
-    taken |= {"speed": {"passes"}, "numerics": {"backend"}}.get(kind, set())
+    own = {"speed": {"passes", "l2", *SPEED_OPTIONS}, "numerics": {"backend"}}
+    taken |= own.get(kind, set())
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
         sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
-    more: dict[str, Any] = {"passes": args.passes} if args.passes else {}
+    more: dict[str, Any] = {}
     if kind == "numerics":
         from fa_kernels.cuda.launch import available
 
@@ -264,6 +283,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     from fa_kernels.measure.ceilings_run import record_ceilings
     from fa_kernels.measure.numerics import record_numerics
     from fa_kernels.measure.paper_run import record_paper
+    from fa_kernels.measure.special_run import refuse_other_kind
     from fa_kernels.measure.speed_run import record_speed
     from fa_kernels.measure.training_run import record_training
 
@@ -276,10 +296,14 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "paper": record_paper,
     }
     record = recorders[kind]
-    root, label = args.out or records.MEASURED_DIR, args.label or kind
+    root = args.out or records.MEASURED_DIR
     seconds = args.minutes and args.minutes * 60
     try:
-        _refuse_other_kind(args.resume, root, kind)
+        if kind == "speed":
+            more = _speed_options(args)
+            kind = more.pop("kind", kind)
+        label = args.label or kind
+        refuse_other_kind(args.resume, root, kind)
         folder, finished = record(
             root, label, _command_line(), args.resume, args.commit, seconds, **more
         )
@@ -289,15 +313,15 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     return 0
 
 
-def _refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
-    """Raise ValueError unless the run to resume, if any, holds what is to be measured."""
-    from fa_kernels.measure import records
+def _speed_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What `record_speed` takes of the command line, and the kind of such a run."""
+    from fa_kernels.measure.special_run import kind_with
+    from fa_kernels.measure.speed_run import SpeedGrid
 
-    if run_id is not None and (found := records.load_run(run_id, root).kind) != kind:
-        raise ValueError(
-            f"{run_id} is a run of kind {found!r}, not {kind!r}: resume it "
-            f"{'without --counters' if found == 'grid' else f'with --{found}'}."
-        )
+    names = ("passes", *SPEED_OPTIONS)
+    grid = SpeedGrid(**{n: tuple(v) for n in names if (v := getattr(args, n)) is not None})
+    l2 = args.l2 or "cold"
+    return {"grid": grid, "l2": l2, "kind": kind_with(grid.kind, l2)}
 
 
 def _trace(args: argparse.Namespace) -> int:
@@ -315,10 +339,10 @@ def _trace(args: argparse.Namespace) -> int:
 
 def _figures(args: argparse.Namespace) -> int:
     from fa_kernels.figures.readme import redraw
-    from fa_kernels.measure import records
+    from fa_kernels.figures.shown import runs_to_show
 
     try:
-        written = redraw(args.run or next(iter(records.list_runs(kind="grid")), ""))
+        written = redraw(args.run or next(iter(runs_to_show()), ""))
     except (ValueError, RuntimeError) as error:
         sys.exit(str(error))
     for path in written:

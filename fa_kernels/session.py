@@ -9,7 +9,8 @@ from pathlib import Path
 from fa_kernels.cuda import launch
 from fa_kernels.cuda.arrays import refuse_without_gpu
 from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import MEASURED_DIR, Run, list_runs
+from fa_kernels.figures.shown import runs_to_show
+from fa_kernels.measure.records import MEASURED_DIR, Run
 
 BACKENDS = ("auto", "cuda", "numpy")
 
@@ -90,7 +91,8 @@ def session(
 
     Args:
         backend: "auto" (the GPU if there is one), "cuda" or "numpy".
-        run_id: a recorded run of data/measured; default: the newest one.
+        run_id: a recorded run of data/measured; default: the newest of the GPU in use, else the
+            newest of the GPU that the README shows.
         root: another folder of recorded runs.
 
     Raises:
@@ -106,18 +108,18 @@ def session(
     if root is not None and not isinstance(root, str | Path):
         raise TypeError(f"root = {root!r} is not a path: pass the folder that holds the runs.")
     folder = None if root is None else Path(root)
-    run, notes = _recorded(run_id, folder)
     gpu = launch.gpu_name() if on_gpu else None
+    run, notes = _recorded(run_id, folder, gpu)
     made = Session("cuda" if on_gpu else "numpy", gpu, run, tuple(notes), folder)
     _current[:] = [made]
     return made
 
 
-def _recorded(run_id: object, root: Path | None) -> tuple[Run | None, list[str]]:
-    """The run asked for, or the newest that can be read; and a sentence per thing that cannot."""
+def _recorded(run_id: object, root: Path | None, gpu: str | None) -> tuple[Run | None, list[str]]:
+    """The run asked for, or the best to show that can be read; a sentence per one that cannot."""
     notes: list[str] = []
     try:
-        known = list_runs(root, kind="grid")
+        known = runs_to_show(gpu, root)
     except OSError as error:
         known = []
         notes.append(f"{root or MEASURED_DIR} cannot be read ({error.strerror}).")

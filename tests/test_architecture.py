@@ -42,7 +42,15 @@ HOME_OF = {
     "cupy": ("cuda/", "measure/"),
     "cupy_backends": ("cuda/", "measure/"),
     "cupyx": ("cuda/", "measure/"),
-    "torch": ("integrations/", "measure/baselines.py", "measure/training_run.py"),
+    # Peers are torch's own or take its tensors; its profiler names the kernels that they run.
+    "torch": (
+        "integrations/",
+        "measure/baselines.py",
+        "measure/kernel_names.py",
+        "measure/packaged.py",
+        "measure/torch_tensors.py",
+        "measure/training_run.py",
+    ),
     "transformers": ("integrations/", "measure/training_run.py"),
     "plotly": ("figures/", "widgets/"),
     "kaleido": ("figures/",),

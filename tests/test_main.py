@@ -189,8 +189,8 @@ def test_measure_passes_the_grid_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         seen.update(label=label, root=root, resume=resume, commit=commit)
         return root / "run"
 
-    def fake_sweep(folder: Path, grid: sweep.Grid, deadline: float | None) -> bool:
-        seen.update(folder=folder, grid=grid, deadline=deadline)
+    def fake_sweep(folder: Path, grid: sweep.Grid, deadline: float | None, l2: str) -> bool:
+        seen.update(folder=folder, grid=grid, deadline=deadline, l2=l2)
         return True
 
     monkeypatch.setattr(sweep, "start_run", fake_start)

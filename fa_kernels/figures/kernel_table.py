@@ -8,7 +8,7 @@ from typing import Any
 from fa_kernels.cuda.verified import kernel_status
 from fa_kernels.device import Device
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import significant, traffic
@@ -74,7 +74,8 @@ def kernel_table(run: Run, sheet: Device, speed: Run | None = None) -> str:
         source = speed if speed is not None and v.name in elsewhere else run
         status = kernel_status(v.kernel, sheet.arch)
         rows.append(_cells(source, OURS, v.name, _what(v), status, sheet))
-    rows += [_cells(run, b.provider, "sdpa", b.summary, "", sheet) for b in BASELINES.values()]
+    peers = [BASELINES[name] for name in GRID_PEERS]
+    rows += [_cells(run, b.provider, b.variant, b.summary, "", sheet) for b in peers]
     header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "peak", "HBM, counted"]
     header.append(sheet.arch)
     shape = AttentionProblem.of_tokens(POINT["seqlen_q"], POINT["head_dim"], "float16").describe()

@@ -14,7 +14,7 @@ from fa_kernels.figures.point import ratio_text
 from fa_kernels.figures.recorded import read_run
 from fa_kernels.figures.rungs import in_rung_order, name_of, number_of
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
 from fa_kernels.measure.records import OURS, Row, Run, list_runs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -165,8 +165,9 @@ class LadderRuns:
                 found += self._switches(found[-1])
         last = next((step.run_id for step in reversed(found) if step.ms), "")
         recorded = {r.series for run in self._runs for r in run.rows if r.provider != OURS}
-        peers = [name for name in BASELINES if problem.dtype in BASELINES[name].dtypes]
-        for name in (*peers, *sorted(recorded.difference(BASELINES))):
+        peers = [name for name in GRID_PEERS if problem.dtype in BASELINES[name].dtypes]
+        others = [name for name in BASELINES if name in recorded and name not in GRID_PEERS]
+        for name in (*peers, *others, *sorted(recorded.difference(BASELINES))):
             row, run_id, why = self.fastest(name, problem, last)
             if row is not None or name in peers:
                 found.append(Step(name, problem, row, run_id, why))

@@ -16,14 +16,13 @@ from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.figures.recorded_training import RecordedTraining
+from fa_kernels.figures.shown import SIDECAR
 from fa_kernels.figures.story import story_figure, story_sentence, story_spec
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.records import Run, load_run
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "story.png"
-#: Beside the picture: what it shows, from which run, and a hash of its specification.
-SIDECAR = PICTURE.with_suffix(".json")
 #: The picture's SRAM budget: the fastest of the recorded ones at its point.
 SRAM_KIB = 64
 

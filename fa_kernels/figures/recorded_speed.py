@@ -75,6 +75,8 @@ class Curve:
 class RecordedSpeed:
     """Latencies of one pass, "fwd" or "bwd", of one run of kind "speed"; `run` None: there is none.
 
+    A run of kind "peers" is read likewise, where it is asked for by name.
+
     Of a rung the tiles count that a call takes by itself: a run times those first, others after.
     Rows with a switch turned off, and shapes beside the grid, are left out.
     """
@@ -102,7 +104,8 @@ class RecordedSpeed:
         """`first`, if it is such a run, else the newest of a device that has times of this pass."""
         others = (read_run(run_id, root) for run_id in list_runs(root, kind="speed"))
         for run in (first, *others):
-            if isinstance(run, Run) and run.kind == "speed" and device.is_called(run.device):
+            known = isinstance(run, Run) and run.kind in ("speed", "peers")
+            if isinstance(run, Run) and known and device.is_called(run.device):
                 found = cls(run, pass_)
                 if found.ours:
                     return found

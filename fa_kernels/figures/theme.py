@@ -115,14 +115,26 @@ _FAMILIES = {
         _Look("#8A9A1A", "#B9CC45", "#66730A", "#C3D658", "longdashdot", "pentagon"),
     ),
 }
-_PEER_GREYS = (("#6E6E6E", "#9C9C9C"), ("#4A4A4A", "#C6C6C6"), ("#000000", "#FFFFFF"))
-_PEER_DASHES = ("dashdot", "longdash", "longdashdot")
-_PEER_MARKERS = ("triangle-up", "triangle-down", "star-diamond")
+#: (on white, on dark), dash and marker of the peers in their order; those after the third have a
+#: tint, so that no two are alike.
+_PEER_GREYS = (
+    ("#6E6E6E", "#9C9C9C"), ("#4A4A4A", "#C6C6C6"), ("#000000", "#FFFFFF"),
+    ("#75674F", "#B5A88C"), ("#546675", "#9FB3C4"), ("#68587A", "#B7A6CB"),
+    ("#7A4A52", "#CFA3AA"), ("#2B3648", "#D3DCEB"),
+)  # fmt: skip
+_PEER_DASHES = (
+    "dashdot", "longdash", "longdashdot", "dash", "longdash", "dashdot", "longdashdot", "solid",
+)  # fmt: skip
+_PEER_MARKERS = (
+    "triangle-up", "triangle-down", "star-diamond", "triangle-left", "triangle-right", "hourglass",
+    "hexagram", "star",
+)  # fmt: skip
 
 _GLYPHS = {
     "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢", "cross": "✚", "star-square": "✦",
     "pentagon": "⬟",
-    "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧",
+    "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧", "triangle-left": "◄",
+    "triangle-right": "►", "hourglass": "⧗", "hexagram": "✡", "star": "★",
 }  # fmt: skip
 
 #: Colour on white -> colour on a dark page; the page's script swaps them, colour by colour.

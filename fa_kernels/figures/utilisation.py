@@ -18,7 +18,7 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.figures.roofline import least_bytes
 from fa_kernels.figures.rungs import in_rung_order, name_of, number_of
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
 from fa_kernels.measure.records import Row, Run, list_runs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -165,7 +165,7 @@ class RecordedCounters:
     def used(self, problem: AttentionProblem) -> list[Used]:
         """Every rung that takes the dtype, then the peers: each of the newest run that has it."""
         ours = [v.name for v in in_rung_order() if problem.dtype in v.dtypes]
-        peers = [name for name, b in BASELINES.items() if problem.dtype in b.dtypes]
+        peers = [name for name in GRID_PEERS if problem.dtype in BASELINES[name].dtypes]
         return [self._one(name, problem) for name in (*ours, *peers)]
 
     def _one(self, series: str, problem: AttentionProblem) -> Used:

@@ -21,7 +21,8 @@ from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.measure.point import FILL, Contender, our_contender, random_inputs, row_of, too_slow
-from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import ALL_TENSORS

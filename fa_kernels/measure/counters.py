@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.measure import point, records
@@ -71,11 +71,13 @@ def measure_counters(
         notes.append(text)
 
     sets = single_pass_sets(ncu, note)
-    folder = start_run(label, command, root, resume, commit)
-    if resume is None:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        about |= {"method": METHOD, "kind": "counters", "ncu": ncu_version(ncu), "notes": notes}
-        (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    about: dict[str, Any] = {
+        "method": METHOD,
+        "kind": "counters",
+        "ncu": ncu_version(ncu),
+        "notes": notes,
+    }
+    folder = start_run(label, command, root, resume, commit, **about)
     end = None if deadline_s is None else start + deadline_s
     return folder, run_counters(folder, ncu, sets, end, say, shapes)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fa_kernels.measure import records
 from fa_kernels.measure.about import cupy_version, nvidia_smi, version
+from fa_kernels.measure.baselines import BASELINES
 
 #: Where kaleido looks for a browser besides the BROWSER_PATH variable.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
@@ -78,6 +79,17 @@ def _torch() -> Finding:
     return Finding("torch", found)
 
 
+def _peers() -> Finding:
+    """Whose attention can be measured beside ours; one that is not there is simply left out."""
+    here = [name for name, peer in BASELINES.items() if peer.installed]
+    missing = {n: p.distribution for n, p in BASELINES.items() if not p.installed}
+    found = f"{', '.join(here) or 'none'} can be measured beside our kernels"
+    if missing:
+        listed = ", ".join(f"{name} ({package})" for name, package in missing.items())
+        found += f"; not installed: {listed}: pip install -e '.[peers]'"
+    return Finding("Peers", found)
+
+
 def _notebooks() -> Finding:
     names = ("jupyterlab", "ipywidgets", "anywidget", "plotly")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
@@ -134,6 +146,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _cupy,
     _nvrtc,
     _torch,
+    _peers,
     _notebooks,
     _browser,
     _runs,

@@ -1,4 +1,4 @@
-"""Peak device memory of one call, as requested from the allocators of CuPy and torch."""
+"""Device memory of one call: as asked of CuPy's and torch's allocators, and of the driver."""
 
 from __future__ import annotations
 
@@ -69,6 +69,25 @@ def peak_extra_bytes(call: Callable[[], Any]) -> tuple[Any, int]:
         peak = torch.cuda.memory_stats().get("requested_bytes.all.peak", 0)
         from_torch = int(peak) - int(before)
     return result, hook.peak + from_torch
+
+
+def device_bytes(call: Callable[[], Any]) -> int:
+    """Memory that the driver gave out for one call: what both pools had to ask it for.
+
+    Everything counts that the call needs beside what is there: blocks as the pools round them, and
+    memory that a library asks the driver for by itself. It may be freed again in between, so this
+    is a lower bound of the peak; the pools keep theirs. Other processes on the GPU count, too. The
+    call should have been made before: the first one also loads code.
+    """
+    import cupy
+
+    free_pools()
+    before = free_bytes()
+    result = call()
+    cupy.cuda.Device().synchronize()
+    taken = before - free_bytes()
+    del result
+    return max(0, taken)
 
 
 def _peak_hook() -> Any:

@@ -22,7 +22,8 @@ from fa_kernels.measure.about import describe_numpy_run
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.point import Contender, our_contender, peer_contender
-from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import open_run
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.online_softmax import OnlineSoftmax
@@ -101,6 +102,11 @@ class Case:
 
     problem: AttentionProblem
     inputs: str
+
+    @property
+    def seqlen_q(self) -> int:
+        """Rows of q, by which the time left is estimated."""
+        return self.problem.seqlen_q
 
     def describe(self) -> str:
         """The problem in words, and the inputs."""
@@ -269,7 +275,8 @@ def record_numerics(
     start, gpu = time.monotonic(), backend == "cuda"
     folder, rows = open_run(
         "numerics", label, command, root, resume, commit,
-        describe=None if gpu else describe_numpy_run, method=METHOD if gpu else NUMPY_METHOD,
+        describe=None if gpu else describe_numpy_run,
+        method=METHOD if gpu else NUMPY_METHOD,
     )  # fmt: skip
     done = {Case(row.problem, row.inputs) for row in rows}
     work = [case for case in cases(backend) if case not in done]

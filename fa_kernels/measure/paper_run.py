@@ -17,7 +17,8 @@ from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.measure.paper_calls import PaperCall, paper_calls
 from fa_kernels.measure.paper_entries import Entry, Inputs, entries, is_ours, plans, with_dropout
 from fa_kernels.measure.point import APART, FILL, random_inputs, row_of, too_slow
-from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import open_run
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import GIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 from fa_kernels.cuda import launch
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.measure import memory, timing
+from fa_kernels.measure.about import current_arch
 from fa_kernels.measure.baselines import Baseline
 from fa_kernels.measure.check import Truth
+from fa_kernels.measure.kernel_names import kernels_of
 from fa_kernels.measure.records import OURS, UNITS, ContenderKey, Row, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -43,6 +46,8 @@ class Contender:
     estimate_ms: float | None = None
     limit_ms: float = MAX_LATENCY_MS
     roundings: int = 1
+    #: Which kernels a call runs, for the detail of its timing; ours are known by the variant.
+    name_kernels: Callable[[Callable[[], Any]], str] = lambda call: ""
 
     @property
     def key(self) -> ContenderKey:
@@ -94,11 +99,25 @@ def peer_contender(baseline: Baseline, problem: AttentionProblem) -> Contender:
     """A peer, which chooses its own tiles."""
 
     def refuse(p: AttentionProblem) -> None:
+        name = baseline.provider
         if p.dtype not in baseline.dtypes:
-            raise NotImplementedError(f"{baseline.provider} has no {p.dtype} kernel")
+            raise NotImplementedError(f"{name} has no {p.dtype} kernel")
+        if p.block_mask is not None and not baseline.block_sparse:
+            raise NotImplementedError(f"{name} takes no block mask")
+        if baseline.archs and current_arch() not in baseline.archs:
+            archs = ", ".join(baseline.archs)
+            raise NotImplementedError(f"{name} is for {archs}, this GPU is {current_arch()}")
 
     workspace = baseline.workspace_bytes(problem)
-    return Contender(baseline.provider, "sdpa", None, workspace, baseline.prepare, refuse)
+    return Contender(
+        baseline.provider,
+        baseline.variant,
+        None,
+        workspace,
+        baseline.prepare,
+        refuse,
+        name_kernels=kernels_of,
+    )
 
 
 def random_inputs(problem: AttentionProblem, seed: int = 0) -> list[Any]:
@@ -146,12 +165,18 @@ def measure_problem(
 
         detail = APART if len(groups) > 1 else ""
         rows = _measure_group(problem, group, inputs, truth, flush, within, cancelled)
-        yield from (replace(row, detail=row.detail or detail) for row in rows)
+        yield from (replace(row, detail=_joined(row, detail)) for row in rows)
     on_progress(1.0, "done")
 
 
 #: `detail` of a timing whose peers could not be timed in the same rounds.
 APART = "timed apart from the other library's: their workspaces do not fit together"
+
+
+def _joined(row: Row, apart: str) -> str:
+    """A row's detail; of a timing also that its peers were not timed in the same rounds."""
+    told = [apart] if (row.metric, row.status) == ("latency_ms", "ok") else []
+    return "; ".join(text for text in (*told, row.detail) if text)[:300]
 
 
 def _groups(problem: AttentionProblem, runnable: Sequence[Contender]) -> list[list[Contender]]:
@@ -186,15 +211,21 @@ def _measure_group(
     on_progress(0.5, "timing")
     calls = [entry[1] for entry in timed]
     latencies = timing.time_interleaved(calls, flush, [entry[2] for entry in timed], cancelled)
-    for (contender, _, _, error), latency in zip(timed, latencies, strict=True):
+    for (contender, call, _, error), latency in zip(timed, latencies, strict=True):
         if latency is None:
             continue  # cancelled before it was timed
-        yield replace(
-            row_of(problem, contender, "latency_ms", value=latency.median, error=error),
-            p20=latency.p20,
-            p80=latency.p80,
-            n=latency.n,
+        detail = contender.name_kernels(call)
+        row = row_of(
+            problem, contender, "latency_ms", value=latency.median, error=error, detail=detail
         )
+        yield replace(row, p20=latency.p20, p80=latency.p80, n=latency.n)
+    # Last: this empties the pools, from which timed calls are to be served.
+    for contender, call, _, error in timed:
+        if cancelled():
+            return
+        with contextlib.suppress(Exception):  # nothing else is lost with this number
+            taken = memory.device_bytes(call)
+            yield row_of(problem, contender, "device_mem_bytes", value=taken, error=error)
 
 
 def _tensors_bytes(problem: AttentionProblem) -> int:
@@ -232,15 +263,17 @@ def _check_one(
     try:
         call = contender.prepare(*inputs, problem)
         result, peak = memory.peak_extra_bytes(call)  # also compiles and fills the pools
-        first_ms = timing.time_once(call, flush)
+        out, lse = result if isinstance(result, tuple) else (result, None)
+        check = truth.check(out, lse, contender.roundings)
+        del result, out, lse
+        # A wrong result is never timed.
+        first_ms = timing.time_once(call, flush) if check.ok else 0.0
     except Exception as error:  # a peer may refuse in many ways; the run must go on
         # Out of memory here is a wrong estimate of ours, not a finding about the contender.
         detail = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         status = "failed"
         yield row_of(problem, contender, "latency_ms", status=status, detail=detail)
         return
-    out, lse = result if isinstance(result, tuple) else (result, None)
-    check = truth.check(out, lse, contender.roundings)
     detail = f"{check.rows} of {problem.seqlen_q} rows checked"
     if not check.ok:
         detail = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import json
 import math
 import re
@@ -12,7 +13,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fa_kernels.block_mask import PATTERNS, BlockMask, mask_blocks
+from fa_kernels.block_mask import BlockMask, mask_blocks
+from fa_kernels.measure import seal
+from fa_kernels.measure.mask_column import mask_text as mask_text
+from fa_kernels.measure.mask_column import parse_mask as parse_mask
+from fa_kernels.measure.seal import REMEDY as _REMEDY
+from fa_kernels.measure.seal import RecordError as RecordError
 from fa_kernels.problem import ITEMSIZE, MAX_HEAD_DIM, MAX_SEQLEN, AttentionProblem
 
 MEASURED_DIR = Path(__file__).parents[2] / "data" / "measured"
@@ -40,6 +46,7 @@ UNITS = {
     "deterministic_latency_ms": "ms",
     "peak_mem_bytes": "B",
     "extra_mem_bytes": "B",
+    "device_mem_bytes": "B",
     "launch_us": "us",
     "compile_s": "s",
     "rmse": "",
@@ -50,8 +57,13 @@ UNITS = {
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
 #: peers, training steps of a whole model ("step": the problem is one of its attention calls),
 #: what the device does at most (no rows here: `ceiling_records`), errors against float64 by dtype,
-#: N and what the inputs are, or the calls of published tables and figures.
-RUN_KINDS = ("grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper")
+#: N and what the inputs are, or the calls of published tables and figures. Kinds of their own, so
+#: that no page takes them for the above: "peers", the fast kernels beside peers and at shapes that
+#: were asked for, and what was timed with a warm L2.
+RUN_KINDS = (
+    "grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper",
+    "peers", "grid-warm", "speed-warm", "peers-warm",
+)  # fmt: skip
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
 ContenderKey = tuple[str, str, int | None, int | None]
@@ -126,49 +138,10 @@ class Row:
         return self.provider, self.variant, self.block_m, self.block_n
 
 
-_MASK = re.compile(r"([a-z]+) (\d+)x(\d+)")
-
-
-def mask_text(problem: AttentionProblem) -> str:
-    """The column `block_mask` of a problem; "" without a mask.
-
-    Raises:
-        RecordError: a mask that its name, block size and density do not bring back.
-    """
-    mask = problem.block_mask
-    if mask is None:
-        return ""
-    sizes = (problem.seqlen_q, problem.seqlen_k, mask.block_m, mask.block_n)
-    if mask.name not in PATTERNS or mask != BlockMask.pattern(mask.name, *sizes, mask.density):
-        raise RecordError(
-            f"a block mask named {mask.name!r} is not what BlockMask.pattern makes: a row holds "
-            "pattern, block size and density, which would bring back another mask."
-        )
-    return f"{mask.name} {mask.block_m}x{mask.block_n}"
-
-
-def parse_mask(text: str) -> tuple[str, int, int]:
-    """(pattern, block_m, block_n) of the column `block_mask`.
-
-    Raises:
-        ValueError: not what `mask_text` writes.
-    """
-    match = _MASK.fullmatch(text)
-    if match is None or match[1] not in PATTERNS:
-        raise ValueError(
-            f"block_mask = {text!r} is not a pattern and its block size, like 'local 64x64'"
-        )
-    return match[1], int(match[2]), int(match[3])
-
-
 COLUMNS = tuple(field.name.rstrip("_") for field in fields(Row))
 #: Columns that came later stand last; in runs recorded before, each of them is "" in every row.
 HEADERS = tuple(COLUMNS[:n] for n in range(COLUMNS.index("block_mask"), len(COLUMNS) + 1))
 _KINDS = {field.name.rstrip("_"): str(field.type) for field in fields(Row)}
-
-
-class RecordError(ValueError):
-    """A run that cannot be read; the message names file, place, fault and remedy."""
 
 
 @dataclass(frozen=True)
@@ -205,17 +178,22 @@ def list_runs(root: Path | None = None, kind: str | None = None) -> list[str]:
     """Run ids under data/measured, newest first; only those of one of `RUN_KINDS` if given."""
     folder = root or MEASURED_DIR
     paths = [p for p in folder.glob("*") if (p / "run.json").exists()]
-    names = [p.name for p in paths if kind in (None, _kind_of(p / "run.json"))]
+    names = [p.name for p in paths if kind in (None, _said(p / "run.json", "kind", "grid"))]
     return sorted(names, reverse=True)
 
 
-def _kind_of(path: Path) -> str:
+def device_of(run_id: str, root: Path | None = None) -> str:
+    """The GPU of a run by its run.json alone, as CUDA calls it; "" if that cannot be read."""
+    return _said((root or MEASURED_DIR) / run_id / "run.json", "device", "")
+
+
+def _said(path: Path, key: str, otherwise: str) -> str:
     # A run that cannot be read counts as the grid: whoever opens that one says what is wrong.
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        return str(about.get("kind", "grid"))
+        return str(about.get(key, otherwise))
     except (OSError, ValueError, RecursionError, AttributeError):
-        return "grid"
+        return otherwise
 
 
 @functools.lru_cache(maxsize=8)
@@ -223,15 +201,15 @@ def load_run(run_id: str, root: Path | None = None) -> Run:
     """Read and validate one run.
 
     Raises:
-        RecordError: missing or corrupt file, unknown column, status or unit, wrong type.
+        RecordError: missing or corrupt file, unknown column, status or unit, wrong type, rows
+            that were edited since they were written.
     """
     folder = (root or MEASURED_DIR) / run_id
     about = _read_about(folder / "run.json", run_id)
-    rows = tuple(_read_rows(folder / "rows.csv"))
+    seal.check_end(folder)
+    rows = tuple(_read_rows(folder / "rows.csv"))  # names row and field, which a seal cannot
+    seal.check(folder, "seal" in about)
     return Run(run_id, about, rows)
-
-
-_REMEDY = "restore it with `git checkout data/measured`, or choose another run"
 
 
 def _read_about(path: Path, run_id: str) -> dict[str, Any]:
@@ -358,10 +336,11 @@ def row_fault(row: Row) -> str | None:
 
 
 def append_rows(folder: Path, rows: Iterable[Row]) -> None:
-    """Append rows to <folder>/rows.csv, writing the header first if the file is new.
+    """Append rows to <folder>/rows.csv, all or none; the header first if the file is new.
 
     Raises:
-        RecordError: a row that `row_fault` refuses; nothing is written then.
+        RecordError: a row that `row_fault` refuses, or a run that something else writes to;
+            nothing is written then.
     """
     rows = list(rows)
     for row in rows:
@@ -374,14 +353,16 @@ def append_rows(folder: Path, rows: Iterable[Row]) -> None:
         raise RecordError(
             f"{folder.name} was begun before runs held {late[0]}: start another with --label."
         )
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
-        for row in rows:
-            cells = [_text(getattr(row, field.name)) for field in fields(Row)]
-            writer.writerow(cells[: len(columns)])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not path.exists():
+        writer.writerow(COLUMNS)
+    for row in rows:
+        cells = [_text(getattr(row, field.name)) for field in fields(Row)]
+        writer.writerow(cells[: len(columns)])
+    if rows or not path.exists():
+        seal.append(folder, text.getvalue().encode("utf-8"))
+        load_run.cache_clear()
 
 
 def _columns_of(path: Path) -> tuple[str, ...]:

@@ -1,24 +1,44 @@
-"""Runs with shapes of their own, problem by problem: begun or resumed, stopped in time."""
+"""Runs with shapes of their own: begun or resumed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any
 
-from fa_kernels.measure import records
-from fa_kernels.measure.sweep import Describe, start_run, write_about
-
-
-class Described(Protocol):
-    """What a line of progress can name: a problem, or more than one."""
-
-    def describe(self) -> str:
-        """In words."""
+from fa_kernels.measure import records, seal
+from fa_kernels.measure.sweep import Describe, start_run
 
 
-Work = TypeVar("Work", bound=Described)
+def kind_with(kind: str, l2: str) -> str:
+    """The kind of a run of `kind` whose calls begin with an L2 like this."""
+    return kind if l2 == "cold" else f"{kind}-{l2}"
+
+
+#: How to resume a run of a kind that is no option by itself.
+_RESUMED_WITH = {
+    "grid": "without --counters",
+    "grid-warm": "with --l2 warm",
+    "peers": "with --speed and the peers and sizes of its command",
+    "speed-warm": "with --speed --l2 warm",
+    "peers-warm": "with --speed --l2 warm and the peers and sizes of its command",
+}
+
+
+def refuse_other_kind(run_id: str | None, root: Path, kind: str) -> None:
+    """Refuse to go on with a run that holds something else than what is to be measured.
+
+    Raises:
+        ValueError: the run to resume, if there is one, is of another kind, or is not valid.
+    """
+    if run_id is None:
+        return
+    seal.mend(root / run_id)
+    if (found := records.load_run(run_id, root).kind) != kind:
+        raise ValueError(
+            f"{run_id} is a run of kind {found!r}, not {kind!r}: resume it "
+            f"{_RESUMED_WITH.get(found, f'with --{found}')}."
+        )
 
 
 def open_run(
@@ -29,7 +49,7 @@ def open_run(
     resume: str | None,
     commit: str | None,
     describe: Describe | None = None,
-    **about: str,
+    **about: Any,
 ) -> tuple[Path, Sequence[records.Row]]:
     """The folder of a new run of `kind`, or of the one to resume, and the rows that it has.
 
@@ -40,36 +60,6 @@ def open_run(
         FileExistsError: a new run would have the id of one that is there.
         ValueError: a label that makes no valid run id, or a run to resume that is not valid.
     """
-    folder = start_run(label, command, root, resume, commit, describe)
+    folder = start_run(label, command, root, resume, commit, describe, kind=kind, **about)
     records.load_run.cache_clear()
-    run = records.load_run(folder.name, root)
-    if resume is None:
-        write_about(folder, {**run.about, "kind": kind, **about})
-        records.load_run.cache_clear()
-    return folder, run.rows
-
-
-def measure_each(
-    folder: Path,
-    work: Sequence[Work],
-    measure: Callable[[Work], list[records.Row]],
-    summary: Callable[[Sequence[records.Row]], str],
-    start: float,
-    seconds: float | None,
-    say: Callable[[str], None],
-) -> bool:
-    """Append what `measure` gives for every problem; False if some were left.
-
-    A problem's rows are written together, so that a run that was stopped resumes with the problem
-    it was at. None is begun later than `seconds` after `start`, a time of `time.monotonic`.
-    """
-    for number, problem in enumerate(work):
-        elapsed = time.monotonic() - start
-        if seconds is not None and elapsed > seconds:
-            say(f"deadline reached with {len(work) - number} problems left: resume {folder.name}")
-            return False
-        found = measure(problem)
-        records.append_rows(folder, found)
-        said = f"[{number + 1}/{len(work)}, {elapsed:.0f} s] {problem.describe()}: "
-        say(said + summary(found))
-    return True
+    return folder, records.load_run(folder.name, root).rows

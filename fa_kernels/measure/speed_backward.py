@@ -79,7 +79,10 @@ def backward_rows(
     latencies = timing.time_interleaved(calls, flush, [first for _, first, _ in timed])
     for (entry, _, error), latency in zip(timed, latencies, strict=True):
         assert latency is not None
-        row = row_of(problem, entry.contender, entry.metric, value=latency.median, error=error)
+        detail = entry.contender.name_kernels(entry.call)
+        row = row_of(
+            problem, entry.contender, entry.metric, value=latency.median, error=error, detail=detail
+        )
         yield replace(row, pass_=entry.pass_, p20=latency.p20, p80=latency.p80, n=latency.n)
 
 
@@ -178,12 +181,23 @@ def _of_peer(
 ) -> Iterator[_Entry]:
     baseline = BASELINES[name]
     contender = peer_contender(baseline, problem)
-    if baseline.prepare_training is None or problem.dtype not in baseline.dtypes:
+    if baseline.prepare_training is None:
         return
-    both, backward = baseline.prepare_training(*inputs, d_out, problem)
+    try:
+        contender.refuse(problem)
+        both, backward = baseline.prepare_training(*inputs, d_out, problem)
+    except NotImplementedError:
+        return
+    except Exception as error:  # a package may refuse in many ways; the run must go on
+        yield _Entry(contender, "bwd", "latency_ms", partial(_raise, error))
+        return
     yield _Entry(contender, "bwd", "latency_ms", backward)
     if problem == FIG2_LEFT:
         yield _Entry(contender, "both", "latency_ms", both)
+
+
+def _raise(error: Exception) -> Sequence[Any]:
+    raise error
 
 
 def _row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan_mma import SWITCHES
 from fa_kernels.measure import records, timing
 from fa_kernels.measure.about import current_arch
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, checked_peers, packages_of
 from fa_kernels.measure.point import (
     Contender,
     measure_problem,
@@ -25,7 +25,8 @@ from fa_kernels.measure.point import (
     random_inputs,
     row_of,
 )
-from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import kind_with, open_run
 from fa_kernels.measure.speed_backward import FIG2_LEFT, backward_plans, backward_rows
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
@@ -39,8 +40,6 @@ SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 HEAD_DIMS = (64, 128, 256)
 MASKS = (None, "bottom_right")
 DTYPES = ("float16", "bfloat16")
-#: B N and H d, as in the papers' benchmarks.
-TOKENS, WIDTH = 16384, 2048
 #: Where every switch of a kernel is turned off once, to see what it is worth.
 STEPS_AT = (4096, None, "float16")
 #: Where other tiles than the default are measured, with and without a causal mask.
@@ -51,15 +50,43 @@ PASSES = ("fwd", "bwd")
 LAUNCH_PROBLEM = AttentionProblem(1, 16, 128, 128, 64, "float16")
 
 
+@dataclass(frozen=True)
+class SpeedGrid:
+    """What a run covers; the defaults are the grid of the recorded runs.
+
+    Raises:
+        ValueError: an unknown peer, or a size that cannot be measured.
+    """
+
+    passes: tuple[str, ...] = PASSES
+    seqlens: tuple[int, ...] = SEQLENS
+    head_dims: tuple[int, ...] = HEAD_DIMS
+    dtypes: tuple[str, ...] = DTYPES
+    peers: tuple[str, ...] = PEERS
+
+    def __post_init__(self) -> None:
+        checked_peers(self.peers)
+        self.problems()
+
+    @property
+    def kind(self) -> str:
+        """Of `records.RUN_KINDS`: another grid or other peers make another kind of run."""
+        return "speed" if replace(self, passes=PASSES) == SpeedGrid() else "peers"
+
+    def problems(self) -> list[AttentionProblem]:
+        """Smallest head_dim first; for backward passes also the first paper's figure 2."""
+        return [FIG2_LEFT] * ("bwd" in self.passes) + [
+            AttentionProblem.of_tokens(n, d, dtype, causal=causal)
+            for d in self.head_dims
+            for dtype in self.dtypes
+            for causal in MASKS
+            for n in self.seqlens
+        ]
+
+
 def problems(passes: Sequence[str] = PASSES) -> list[AttentionProblem]:
-    """The grid, smallest head_dim first; for backward passes also the first paper's figure 2."""
-    return [FIG2_LEFT] * ("bwd" in passes) + [
-        AttentionProblem(TOKENS // n, WIDTH // d, n, n, d, dtype, causal)
-        for d in HEAD_DIMS
-        for dtype in DTYPES
-        for causal in MASKS
-        for n in SEQLENS
-    ]
+    """The grid of the recorded runs."""
+    return SpeedGrid(tuple(passes)).problems()
 
 
 def without(variant: Variant, switch: str) -> Variant:
@@ -74,15 +101,19 @@ def without(variant: Variant, switch: str) -> Variant:
     )
 
 
-def contenders(problem: AttentionProblem, peers: Sequence[str]) -> list[Contender]:
-    """Our fast variants with their default tiles, at some points others and without each switch;
-    then the peers."""
+def contenders(
+    problem: AttentionProblem, peers: Sequence[str], default_alone: bool = False
+) -> list[Contender]:
+    """Our fast variants with their default tiles and, unless these are wanted alone, at some points
+    others and without each switch; then the peers."""
     limit, ours = smem_limit_bytes(), []
     at = (problem.seqlen_q, problem.causal, problem.dtype)
     for name in FAST:
         variant = VARIANTS[name]
         tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
         ours.append(our_contender(variant, tiling, problem))
+        if default_alone:
+            continue
         if (problem.seqlen_q, problem.dtype) == TILES_AT:
             others = itertools.starmap(Tiling, itertools.product(BLOCKS_M, BLOCKS_N))
             ours += [our_contender(variant, t, problem) for t in others if t != tiling]
@@ -177,32 +208,47 @@ def record_speed(
     commit: str | None = None,
     seconds: float | None = None,
     say: Callable[[str], None] = print,
-    passes: Sequence[str] = PASSES,
+    grid: SpeedGrid | None = None,
+    l2: str = "cold",
 ) -> tuple[Path, bool]:
-    """Measure every problem into a run of kind "speed"; its folder, and whether it is whole.
+    """Measure every problem into a run of the grid's kind; its folder, and whether it is whole.
 
-    `passes`: "fwd", "bwd" or both. Other arguments and errors as `backward_run.record_backward`.
+    `grid`: default: that of the recorded runs. Peers that are not installed are left out. `l2`: a
+    key of `timing.METHODS`. Other arguments and errors as `backward_run.record_backward`.
     """
-    start = time.monotonic()
-    folder, rows = open_run("speed", label, command, root, resume, commit)
-    if "fwd" in passes and not any(row.metric == "launch_us" for row in rows):
+    start, grid = time.monotonic(), grid or SpeedGrid()
+    passes, whole = grid.passes, grid.kind == "speed"
+    peers = [name for name in grid.peers if BASELINES[name].installed]
+    about = _about(grid, tuple(peers), l2)
+    kind = about.pop("kind")
+    folder, rows = open_run(kind, label, command, root, resume, commit, **about)
+    absent = [name for name in grid.peers if name not in peers]
+    if absent:
+        say(f"not installed: {', '.join(absent)}")
+    if whole and "fwd" in passes and not any(row.metric == "launch_us" for row in rows):
         records.append_rows(folder, launch_rows(say))
-    work = [problem for problem in problems(passes) if _left(problem, rows, passes)]
+    work = [problem for problem in grid.problems() if _left(problem, rows, passes)]
     say(f"{len(rows)} rows recorded, {len(work)} problems to do")
     compiled = load_in_parallel(_plans(work, passes))
     say(f"compiled {compiled} kernels in {time.monotonic() - start:.0f} s")
-    peers = [name for name in PEERS if name in installed_peers()]
-    flush = timing.Flush()
+    flush = timing.WarmL2() if l2 == "warm" else timing.Flush()
 
     def measure(problem: AttentionProblem) -> list[records.Row]:
         found: list[records.Row] = []
         if "fwd" in passes:
-            found += measure_problem(problem, contenders(problem, peers), flush)
+            found += measure_problem(problem, contenders(problem, peers, not whole), flush)
         if "bwd" in passes:
             found += backward_rows(problem, FAST, peers, flush)
         return found
 
     return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
+
+
+def _about(grid: SpeedGrid, peers: tuple[str, ...], l2: str) -> dict[str, Any]:
+    """What run.json says of such a run."""
+    about: dict[str, Any] = {"kind": kind_with(grid.kind, l2), "method": timing.METHODS[l2]}
+    packages = packages_of(peers)
+    return about | ({"packages": packages} if packages else {})
 
 
 def _summary(rows: Sequence[records.Row]) -> str:

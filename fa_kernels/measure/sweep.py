@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +13,9 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure import records
+from fa_kernels.measure import records, seal
 from fa_kernels.measure.about import describe_run
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, GRID_PEERS, checked_peers
 from fa_kernels.measure.point import (
     MAX_LATENCY_MS,
     UNTILED,
@@ -25,7 +24,8 @@ from fa_kernels.measure.point import (
     our_contender,
     peer_contender,
 )
-from fa_kernels.measure.timing import METHOD, Flush
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.timing import METHOD, Flush, WarmL2
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.units import KIB
@@ -36,8 +36,8 @@ MASK_DTYPE, MASK_HEAD_DIM, MASK_MIN_SEQLEN = "float16", 64, 1024
 
 
 def installed_peers() -> tuple[str, ...]:
-    """Names of the baselines whose library is installed."""
-    return tuple(BASELINES) if importlib.util.find_spec("torch") else ()
+    """Names of the peers of the recorded grid, if their library is installed."""
+    return tuple(name for name in GRID_PEERS if BASELINES[name].installed)
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ class Grid:
     max_latency_ms: float = MAX_LATENCY_MS
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.peers if name not in BASELINES]
-        if unknown:
-            raise ValueError(f"peers {unknown} are not known: name any of {', '.join(BASELINES)}.")
+        checked_peers(self.peers)
         for problem in self.problems():
             for kib in (*self.sram_kib, *self.control_sram_kib, self.mask_sram_kib):
                 Tiling.from_sram(kib * KIB, problem.head_dim, problem.dtype)
@@ -109,7 +107,9 @@ def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
     if mask is not None:
         tiling = Tiling(mask.block_m, mask.block_n)
         able = [v for v in ALGORITHMS.values() if v.block_sparse]
-        return _limited([our_contender(v, tiling, problem) for v in able], grid)
+        sparse = [b for b in map(BASELINES.__getitem__, grid.peers) if b.block_sparse]
+        found = [our_contender(v, tiling, problem) for v in able]
+        return _limited([*found, *(peer_contender(b, problem) for b in sparse)], grid)
     seen: dict[tuple[str, Tiling | None], Contender] = {}
     for variant in VARIANTS.values():
         if problem.dtype not in variant.dtypes:
@@ -190,10 +190,12 @@ def start_run(
     resume: str | None = None,
     commit: str | None = None,
     describe: Describe | None = None,
+    **more: Any,
 ) -> Path:
     """The folder of a new run, or of the one to resume; run.json is written when it is created.
 
-    `describe` gives the contents of run.json; default: those of a run on the current GPU.
+    `describe` gives the contents of run.json, by default those of a run on the current GPU; `more`
+    is what run.json of a new run says besides, or otherwise, e.g. `kind`.
 
     Raises:
         RecordError: the run to resume is missing or not valid.
@@ -203,6 +205,8 @@ def start_run(
     describe = describe or describe_run
     if resume is not None:
         folder = root / resume
+        seal.mend(folder)  # a killed run may have begun to write rows
+        records.load_run.cache_clear()
         about = dict(records.load_run(resume, root).about)  # refuses what is missing or not valid
         about["resumed"] = [*about.get("resumed", []), describe(command, METHOD)["started"]]
         write_about(folder, about)
@@ -213,20 +217,31 @@ def start_run(
     if not records.RUN_ID.fullmatch(about["run_id"]):
         raise ValueError(f"label = {label!r}: use lower-case letters, digits and single dashes.")
     folder = root / about["run_id"]
-    if folder.exists():
+    header = ",".join(records.COLUMNS) + "\n"
+    if folder.exists() and not _only_begun(folder, header):
         raise FileExistsError(
             f"run {about['run_id']} exists: runs are append-only. Continue it with "
             f"--resume {about['run_id']}, or choose another --label."
         )
-    folder.mkdir(parents=True)
-    write_about(folder, about)
-    (folder / "rows.csv").write_text(",".join(records.COLUMNS) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    seal.write_atomically(folder / "rows.csv", header)
+    seal.begin(folder)
+    # Last: from here on it is a run.
+    write_about(folder, {**about, **more, "seal": seal.FILE})
     return folder
+
+
+def _only_begun(folder: Path, header: str) -> bool:
+    """True if `start_run` was killed in this folder before it was a run: nothing is lost in it."""
+    names = {path.name for path in folder.iterdir()}
+    known = {"rows.csv", seal.FILE} | {f"{n}.part" for n in ("rows.csv", seal.FILE, "run.json")}
+    rows = folder / "rows.csv"
+    return names <= known and (not rows.exists() or rows.read_bytes() == header.encode())
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
     """Write run.json of a run."""
-    (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    seal.write_atomically(folder / "run.json", json.dumps(about, indent=2) + "\n")
 
 
 def _todo(
@@ -255,11 +270,13 @@ def run_sweep(
     grid: Grid,
     deadline_s: float | None = None,
     say: Callable[[str], None] = print,
+    l2: str = "cold",
 ) -> bool:
     """Measure what is missing from the run in `folder`; True if nothing is missing any more.
 
     A problem's rows are written together when it is finished, so a run that was stopped in the
     middle resumes with the problem it was at. `deadline_s` stops before that many seconds are over.
+    `l2`: a key of `timing.METHODS`, how the L2 is when a timed call begins.
     """
     start = time.monotonic()
     records.load_run.cache_clear()
@@ -269,21 +286,18 @@ def run_sweep(
     if not todo:
         return True
     say(f"compiled {precompile(todo)} kernels in {time.monotonic() - start:.0f} s")
-    flush = Flush()
-    for i, (problem, left) in enumerate(todo):
-        if deadline_s is not None and time.monotonic() - start > deadline_s:
-            say(f"deadline reached with {len(todo) - i} problems left: resume with {folder.name}")
-            return False
+    flush, left = WarmL2() if l2 == "warm" else Flush(), dict(todo)
+
+    def measure(problem: AttentionProblem) -> list[records.Row]:
         found = []
-        for contender in left:
+        for contender in left[problem]:
             contender.estimate_ms = estimates.of(problem, contender)
-        for row in measure_problem(problem, left, flush):
+        for row in measure_problem(problem, left[problem], flush):
             found.append(row)
             estimates.learn(row)
-        records.append_rows(folder, found)
-        elapsed = time.monotonic() - start
-        say(f"[{i + 1}/{len(todo)}, {elapsed:.0f} s] {problem.describe()}: {_summary(found)}")
-    return True
+        return found
+
+    return measure_each(folder, list(left), measure, _summary, start, deadline_s, say)
 
 
 def _summary(rows: Sequence[records.Row]) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.point import Contender, row_of
-from fa_kernels.measure.special_run import measure_each, open_run
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import GIB
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
 from fa_kernels.measure.records import RUN_KEYS, SCHEMA_VERSION, Row, append_rows, mask_text
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -78,7 +78,7 @@ def rows_at(problem: AttentionProblem) -> Iterator[Row]:
                 yield row(problem, "fa_kernels", variant.name, tiling, "latency_ms", None, need)
                 continue
             yield from _ours(problem, variant.name, tiling)
-    for provider, baseline in BASELINES.items():
+    for provider, baseline in ((name, BASELINES[name]) for name in GRID_PEERS):
         if problem.dtype in baseline.dtypes:
             ms = _ms(problem, _PEER_COST.get(provider, 10.0))
             yield row(problem, provider, "sdpa", None, "latency_ms", ms)

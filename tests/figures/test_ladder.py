@@ -15,7 +15,7 @@ from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.figures.roofline import Ceilings, Mark, least_bytes, marks_of, roofline_spec
 from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.baselines import GRID_PEERS
 from fa_kernels.measure.records import Run, load_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.widgets.text import labels
@@ -46,9 +46,9 @@ def step_of(found: list[Step], series: str) -> Step:
 def test_rungs_then_peers_each_with_the_rung_before(runs: LadderRuns) -> None:
     found = runs.steps(PROBLEM)
     rungs = [v.name for v in in_rung_order() if "float16" in v.dtypes]
-    assert [step.series for step in found] == [*rungs, *BASELINES]
+    assert [step.series for step in found] == [*rungs, *GRID_PEERS]
     befores = [step.before.series if step.before else None for step in found]
-    assert befores == [None, *rungs[:-1], *([None] * len(BASELINES))]
+    assert befores == [None, *rungs[:-1], *([None] * len(GRID_PEERS))]
     flash = step_of(found, "flash_q_outer")
     assert flash.name == "04 flash" and flash.before is not None and flash.before.ms
     assert flash.ms and flash.gain == pytest.approx(flash.before.ms / flash.ms)

@@ -24,24 +24,27 @@ from fa_kernels.figures.readme import (
 )
 from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.figures.recorded_training import RecordedTraining
+from fa_kernels.figures.shown import runs_to_show
 from fa_kernels.measure.records import Row, Run, list_runs, load_run
 from fa_kernels.variants import VARIANTS
 
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    return load_run(list_runs(kind="grid")[0])
+    return load_run(runs_to_show()[0])
 
 
 @pytest.fixture(scope="module")
-def speed() -> Run:
+def speed(run: Run) -> Run:
     runs = [load_run(run_id) for run_id in list_runs(kind="speed")]
+    runs = [other for other in runs if other.device == run.device]
     return next(run for run in runs if run.select(metric="latency_ms", pass_="fwd"))
 
 
 @pytest.fixture(scope="module")
-def backward() -> Run:
+def backward(run: Run) -> Run:
     runs = [load_run(run_id) for run_id in list_runs(kind="speed")]
+    runs = [other for other in runs if other.device == run.device]
     return next(run for run in runs if run.select(metric="latency_ms", pass_="bwd"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fa_kernels.cuda import verified
-from fa_kernels.measure import doctor, records
+from fa_kernels.measure import baselines, doctor, records
 from fa_kernels.measure.doctor import Finding, report
 from tests.measure.rows import ROW, RUN_ID, write_run
 
@@ -63,6 +63,18 @@ def test_this_machine_has_a_report_too() -> None:
     text = report()
     assert all(f"{topic}: " in text for topic in TOPICS)
     assert text.startswith("Python 3.")
+
+
+def test_peers_are_named_and_those_that_are_not_here_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(baselines, "_version", {"torch": "2.11.0", "flash-attn-4": "4.0"}.get)
+    finding = doctor._peers()
+    assert finding.ok, "a peer that is not there is left out, and costs nothing"
+    assert finding.found == (
+        "torch_eager, torch_flash, torch_cudnn, torch_math, torch_efficient, flex, fa4 can be "
+        "measured beside our kernels; not installed: fa3 (fa3-fwd): pip install -e '.[peers]'"
+    )
 
 
 def test_a_complete_machine_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

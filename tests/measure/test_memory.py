@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fa_kernels.measure.memory import free_bytes, peak_extra_bytes
+from fa_kernels.measure import memory
+from fa_kernels.measure.memory import device_bytes, free_bytes, peak_extra_bytes
 
 
 class Allocator:
@@ -104,3 +105,32 @@ def test_torchs_own_allocations_are_added(
 @pytest.mark.usefixtures("allocator")
 def test_free_bytes_asks_the_driver() -> None:
     assert free_bytes() == 123
+
+
+@pytest.mark.usefixtures("allocator")
+def test_device_memory_is_what_the_driver_gave_beyond_empty_pools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = {"free": 1000, "kept": 300}
+
+    def free_pools() -> None:
+        state["free"] += state.pop("kept", 0)
+
+    monkeypatch.setattr(memory, "free_pools", free_pools)
+    monkeypatch.setattr(memory, "free_bytes", lambda: state["free"])
+
+    def call() -> None:
+        assert state["free"] == 1300, "what pools kept from before must be asked for again"
+        state["free"] -= 512
+
+    assert device_bytes(call) == 512
+
+
+@pytest.mark.usefixtures("allocator")
+def test_memory_that_another_process_gave_back_is_not_negative(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = iter([100, 400])
+    monkeypatch.setattr(memory, "free_pools", lambda: None)
+    monkeypatch.setattr(memory, "free_bytes", lambda: next(free))
+    assert device_bytes(lambda: None) == 0

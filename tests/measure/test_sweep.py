@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +16,8 @@ from typing import Any
 import pytest
 
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure import records, sweep
-from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure import records, seal, sweep
+from fa_kernels.measure.baselines import GRID_PEERS
 from fa_kernels.measure.point import Contender
 from fa_kernels.measure.records import RecordError, Row
 from fa_kernels.measure.sweep import Estimates, Grid, contenders, run_sweep, start_run
@@ -76,7 +81,7 @@ def test_contenders_are_every_tiling_once_and_the_peers() -> None:
     wanted.add(("flash_mma", Tiling(128, 128)))  # its own at d = 64, whatever M is
     assert {(c.variant, c.tiling) for c in ours} == wanted
     assert len(ours) == len(wanted)
-    assert [c.provider for c in field if c.provider != "fa_kernels"] == list(BASELINES)
+    assert [c.provider for c in field if c.provider != "fa_kernels"] == list(GRID_PEERS)
 
 
 def test_budgets_that_give_the_same_clipped_tiles_are_measured_once() -> None:
@@ -236,6 +241,14 @@ def test_resuming_a_damaged_run_is_refused_and_leaves_it_alone(tmp_path: Path) -
     assert (folder / "run.json").read_text() == "{"
 
 
+def unseal(folder: Path) -> None:
+    """As runs were recorded before there were seals."""
+    about = json.loads((folder / "run.json").read_text())
+    del about["seal"]
+    (folder / "run.json").write_text(json.dumps(about))
+    (folder / "seal.csv").unlink()
+
+
 class FakeGpu:
     """Stands in for measure_problem: notes problems and estimates, gives one row for each."""
 
@@ -311,6 +324,7 @@ def test_a_contender_without_its_latency_is_measured_again(gpu: FakeGpu, tmp_pat
     lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("torch_flash,sdpa,fwd,float16,64")]
     assert len(kept) == len(lines) - 1
+    unseal(folder)  # a sealed run would be refused
     (folder / "rows.csv").write_text("".join(kept))
     assert run_sweep(folder, SMALL, say=lambda text: None)
     assert list(gpu.estimates[-1]) == ["torch_flash sdpa"]
@@ -335,3 +349,78 @@ def test_a_damaged_run_is_not_appended_to(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="has schema 2"):
         run_sweep(folder, SMALL, say=lambda text: None)
     assert (folder / "rows.csv").read_bytes() == before
+
+
+# -- killed ---------------------------------------------------------------------------------
+
+
+def start_sweep(root: Path, what: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.measure.slow_sweep", str(root), what]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=pipe, text=True)
+
+
+def rows_of(root: Path, run_id: str) -> list[Row]:
+    records.load_run.cache_clear()
+    return list(records.load_run(run_id, root).rows)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_sweep_killed_three_times_has_the_rows_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """At moments that differ every time, most of them in the middle of a line that is written."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    undisturbed = start_sweep(whole, "new")
+    seed = random.SystemRandom().randrange(2**32)
+    moments = [random.Random(seed + i).uniform(0.0, 0.15) for i in range(3)]
+    what, counts = "new", []
+    for moment in moments:
+        process = start_sweep(killed, what)
+        assert process.stdout is not None
+        what = process.stdout.readline().strip()  # from here on it is a run
+        time.sleep(moment)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"it was done before {moments} (seed {seed})"
+        counts.append((killed / what / "rows.csv").read_bytes().count(b"\n"))
+    last = start_sweep(killed, what)
+    assert last.communicate() and last.returncode == 0
+    assert undisturbed.communicate() and undisturbed.returncode == 0
+    found, wanted = rows_of(killed, what), rows_of(whole, what)
+    assert len(wanted) > 100 and {r.status for r in wanted} == {"ok", "does not fit"}
+    assert len(found) == len(wanted), f"seed {seed}: killed after {moments} s, lines {counts}"
+    assert set(found) == set(wanted) and found == wanted
+    about = records.load_run(what, killed).about
+    assert len(about["resumed"]) == 3
+
+
+@pytest.mark.usefixtures("described")
+def test_a_run_killed_before_it_was_one_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file that `start_run` writes may be the last one."""
+    real, left = seal.write_atomically, [0]
+
+    def killed(path: Path, text: str) -> None:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(path, text)
+
+    for survive in range(3):
+        left[0] = survive
+        monkeypatch.setattr(seal, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start_run("grid", "", tmp_path)
+        assert records.list_runs(tmp_path) == []
+        monkeypatch.setattr(seal, "write_atomically", real)
+    folder = start_run("grid", "", tmp_path)
+    assert rows_of(tmp_path, folder.name) == []
+
+
+@pytest.mark.usefixtures("described")
+def test_rows_without_a_run_json_are_not_written_over(tmp_path: Path) -> None:
+    folder = start_run("grid", "", tmp_path)
+    records.append_rows(folder, [ROW])
+    (folder / "run.json").unlink()
+    with pytest.raises(FileExistsError, match="append-only"):
+        start_run("grid", "", tmp_path)

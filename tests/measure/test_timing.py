@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_kernels.figures.recorded_speed import PRODUCTS
+from fa_kernels.masks import matmul_flops
 from fa_kernels.measure import timing
 from fa_kernels.measure.timing import LONG_MS, repetitions, summarise, time_interleaved
+from fa_kernels.problem import AttentionProblem
 from tests.reference.problems import bounded
 
 
@@ -97,3 +102,61 @@ def test_cancelling_at_once_times_nothing(clock: list[Any]) -> None:
 
 def test_nothing_to_time(clock: list[Any]) -> None:
     assert timed([], []) == [] == clock
+
+
+# -- the state of the L2 --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is queued on the GPU, in order."""
+    queued: list[str] = []
+
+    class Event:
+        def record(self) -> None:
+            queued.append("event")
+
+        def synchronize(self) -> None:
+            pass
+
+    data = SimpleNamespace(memset_async=lambda value, nbytes: queued.append(f"write {nbytes}"))
+    cuda = SimpleNamespace(
+        Event=Event,
+        get_elapsed_time=lambda start, stop: 1.5,
+        runtime=SimpleNamespace(memGetInfo=lambda: (0, 2**37)),
+    )
+    cupy = SimpleNamespace(
+        cuda=cuda,
+        empty=lambda n, dtype: SimpleNamespace(data=data, nbytes=n),
+        RawKernel=lambda source, name: lambda grid, block, args: queued.append(f"{name} {args[0]}"),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return queued
+
+
+def test_a_cold_call_follows_a_write_beyond_the_l2(stream: list[str]) -> None:
+    assert timing.time_once(lambda: stream.append("call"), timing.Flush()) == 1.5
+    assert stream == ["write 1073741824", "event", "call", "event"]
+
+
+def test_a_warm_call_follows_itself_and_a_wait(stream: list[str]) -> None:
+    """The wait gives the host time to queue the call, as the write does; it touches no memory."""
+    assert timing.time_once(lambda: stream.append("call"), timing.WarmL2()) == 1.5
+    assert stream == ["call", "hold 300000", "event", "call", "event"]
+
+
+def test_a_run_says_how_its_calls_found_the_l2_and_what_a_flop_is() -> None:
+    cold, warm = timing.METHODS["cold"], timing.METHODS["warm"]
+    assert cold == timing.METHOD and "empties the L2" in cold and "L2 holds" not in cold
+    assert "L2 holds what it can" in warm and "empties the L2" not in warm
+    assert all("N (N + 1) / 2 pairs" in text for text in (cold, warm))
+    problem = AttentionProblem(1, 1, 8, 8, 16, "float16", "bottom_right")
+    assert matmul_flops(problem) == 4 * 16 * 8 * 9 // 2
+    assert PRODUCTS["bwd"] / PRODUCTS["fwd"] == 2.5, "what the method says of a backward"
+
+
+def test_the_kernel_that_waits_compiles() -> None:
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
+    program = nvrtc.createProgram(timing._HOLD, "hold.cu", [], [])
+    nvrtc.compileProgram(program, ["--gpu-architecture=sm_90"])
+    assert nvrtc.getCUBIN(program)

@@ -1,0 +1,85 @@
+"""FlexAttention, compiled per problem, and the packages fa3-fwd and flash-attn-4."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fa_kernels.measure.torch_tensors import refuse_dropout, refuse_other_alignment
+from fa_kernels.problem import AttentionProblem
+
+#: FlexAttention's own block, where the blocks of a mask are not made of whole ones.
+FLEX_BLOCK = 128
+
+
+def flex_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
+    """FlexAttention compiled for this problem, with causal and block masks as its BlockMask."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    refuse_dropout(problem, "flex_attention")
+    # Each problem is compiled for its own sizes; after a few, torch would stop compiling and run
+    # the formula eagerly, with all scores in memory.
+    torch.compiler.reset()
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    mask, scale = _flex_mask(problem, device), problem.scale
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask, scale=scale)
+
+
+def _flex_mask(problem: AttentionProblem, device: Any) -> Any:
+    import torch
+    from torch.nn.attention.flex_attention import and_masks, create_block_mask
+
+    mods, lead = [], (1, 1)
+    block = (FLEX_BLOCK, FLEX_BLOCK)
+    if problem.causal:
+        top_left = problem.causal == "top_left"
+        offset = 0 if top_left else problem.seqlen_k - problem.seqlen_q
+        mods.append(lambda b, h, row, column: row + offset >= column)
+    mask = problem.block_mask
+    if mask is not None:
+        keep = torch.from_numpy(mask.keep.copy()).to(device)
+        lead, (block_m, block_n) = mask.lead, (mask.block_m, mask.block_n)
+        if block_m % FLEX_BLOCK == block_n % FLEX_BLOCK == 0:
+            block = (block_m, block_n)
+
+        def kept(b: Any, h: Any, row: Any, column: Any) -> Any:
+            batch, head = (b if lead[0] > 1 else 0), (h if lead[1] > 1 else 0)
+            return keep[batch, head, row // block_m, column // block_n]
+
+        mods.append(kept)
+    if not mods:
+        return None
+    over = [None if n == 1 else n for n in lead]
+    sizes = (problem.seqlen_q, problem.seqlen_k)
+    return create_block_mask(and_masks(*mods), *over, *sizes, device=device, BLOCK_SIZE=block)
+
+
+def fa3_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
+    """FlashAttention-3 of the package fa3-fwd."""
+    # It was built under another name, but still looks for its build flags under the old one.
+    config = importlib.import_module("fa3_fwd_config")
+    sys.modules.setdefault("flash_attn_config", config)
+    return _flash_attn_func("fa3_fwd_interface", problem)
+
+
+def fa4_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
+    """FlashAttention-4 of the package flash-attn-4."""
+    return _flash_attn_func("flash_attn.cute", problem)
+
+
+def _flash_attn_func(module: str, problem: AttentionProblem) -> Callable[..., Any]:
+    """`flash_attn_func` of a module: (batch, N, heads, d), causal aligned bottom right."""
+    refuse_other_alignment(problem, "bottom_right", f"causal of {module}")
+    refuse_dropout(problem, f"flash_attn_func of {module}")
+    func = importlib.import_module(module).flash_attn_func
+    options = {"softmax_scale": problem.scale, "causal": problem.causal is not None}
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        out = func(*(x.transpose(1, 2) for x in (q, k, v)), **options)
+        # Some releases give lse beside it.
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return call
