@@ -9,13 +9,13 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.paper_numbers import KINDS, PaperNumbers
 from fa_kernels.measure.records import Run, list_runs
 
-#: Kinds of which one run answers alone: its calls were timed in turn in one process, or read by
-#: one method. Runs of kind "speed" hold a pass each.
-_ALONE = ("paper", "counters")
+#: Kinds of which one run answers alone: its calls were timed in turn in one process. Runs of kind
+#: "speed" hold a pass each, those of counters the calls that were asked for.
+_ALONE = ("paper",)
 
 
 def paper_numbers(device: Device, root: Path | None = None) -> PaperNumbers:
-    """Those of a device: the newest run of each kind, of kind "speed" all, the newest first."""
+    """Those of a device, the newest run of a kind first."""
     runs: list[Run] = []
     for kind in KINDS:
         found = [run for run in _runs(kind, root) if device.is_called(run.device)]
