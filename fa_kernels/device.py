@@ -38,6 +38,8 @@ NUMBERS: dict[str, tuple[str, str, int | None]] = {
     "bf16_tensor_tflops": ("bf16_tensor_tflops", "TFLOP/s", None),
     "boost_clock": ("boost_clock_mhz", "MHz", None),
 }
+#: Bytes a clock from the shared memory of an SM: 32 banks of 32 bits (CUDA Programming Guide).
+SMEM_BYTES_PER_CLOCK = 32 * 4
 _TEXTS = ("slug", "name", "variant", "memory_type")
 #: How a source was read: the document's own text, a quotation of it, a device's printout, nothing.
 CHECKED = ("text", "quoted", "reported", "memory")
@@ -78,6 +80,11 @@ class Device:
     def sm(self) -> int:
         """Compute capability as one number: 90 for sm_90."""
         return int(self.arch.removeprefix("sm_"))
+
+    @property
+    def smem_bandwidth_gb_s(self) -> float:
+        """Peak rate of the shared memory of all SMs together: banks times SMs times boost clock."""
+        return SMEM_BYTES_PER_CLOCK * self.sm_count * self.boost_clock_mhz / 1e3
 
     def is_called(self, cuda_name: str) -> bool:
         """True if `cuda_name`, as CUDA reports a GPU, is one of this sheet's names in full."""

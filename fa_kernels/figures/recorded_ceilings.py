@@ -11,8 +11,6 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.ceiling_records import CEILINGS, CeilingRow, load_ceilings
 from fa_kernels.measure.records import RecordError, Run, list_runs
 
-#: Bytes that the shared memory of an SM gives a clock: 32 banks of 4.
-SMEM_BYTES_PER_CLOCK = 32 * 4
 #: Exponentials that an SM finds a clock.
 EXP_PER_CLOCK = 16
 #: Registers that a multiply-add reads and writes, 4 bytes each, and the FLOP it does.
@@ -53,11 +51,11 @@ def sheet_rate(device: Device, ceiling: str) -> SheetRate:
     if ceiling in printed:
         name = printed[ceiling]
         return SheetRate(getattr(device, name), device.with_source(name))
-    giga_clocks = device.sm_count * device.boost_clock_mhz / 1e3
     clock = f"times SMs and boost clock, {device.with_source('boost_clock_mhz')}"
     if ceiling == "smem_read":
-        return SheetRate(SMEM_BYTES_PER_CLOCK * giga_clocks, f"{SMEM_SOURCE}; {clock}", True)
+        return SheetRate(device.smem_bandwidth_gb_s, f"{SMEM_SOURCE}; {clock}", True)
     if ceiling == "exp2":
+        giga_clocks = device.sm_count * device.boost_clock_mhz / 1e3
         return SheetRate(EXP_PER_CLOCK * giga_clocks, f"{EXP_SOURCE}; {clock}", True)
     return SheetRate(None)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.device import Device, readable_devices
+from fa_kernels.measure.ceiling_records import CeilingRow, load_ceilings
 from fa_kernels.measure.paper import PublishedRow, load_paper
 from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run
 from fa_kernels.problem import AttentionProblem
@@ -52,12 +53,20 @@ class Evidence:
     runs: tuple[Run, ...]
     sheets: tuple[Device, ...]
     published: tuple[PublishedRow, ...]
+    ceilings_run: str = ""
+    ceilings: tuple[CeilingRow, ...] = ()
 
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> Evidence:
         """All that is at hand about one GPU; a run that cannot be read is passed over."""
         runs = tuple(run for run in _readable(root) if device.is_called(run.device))
-        return cls(device, runs, tuple(readable_devices()), load_paper())
+        newest = next((run.run_id for run in runs if run.kind == "ceilings"), "")
+        ceilings = load_ceilings(newest, root) if newest else ()
+        return cls(device, runs, tuple(readable_devices()), load_paper(), newest, ceilings)
+
+    def ceiling(self, name: str) -> float | None:
+        """The measured rate of that name, in its unit; None where it was not measured."""
+        return next((row.median for row in self.ceilings if row.ceiling == name), None)
 
     def rows(self, kind: str, dense: bool = True, **wanted: Any) -> Found:
         """Rows with a number, `wanted` as `Run.select`, of the newest run of a kind with any.

@@ -10,18 +10,11 @@ from fa_kernels.measure.claim_tests.judged import Judged, judged, share, span, u
 from fa_kernels.measure.claims import Claim
 from fa_kernels.units import GIB, KIB, capacity, significant
 
-#: Shared memory has 32 banks of 32 bits a clock on each SM (CUDA Programming Guide).
-SMEM_BYTES_PER_CLOCK = 32 * 4
 #: The claims are about GPUs with memory of this kind; others have GDDR.
 HBM = "HBM"
 #: How far a data sheet's number may be from one printed with one or two digits.
 PRINTED_TO = 0.05
 SHEETS = "data sheets"
-
-
-def sram_bandwidth_tb_s(sheet: Device) -> float:
-    """Peak rate of the shared memory of all SMs together, in TB/s: banks times clock."""
-    return sheet.sm_count * SMEM_BYTES_PER_CLOCK * sheet.boost_clock_mhz * 1e6 / 1e12
 
 
 def _with_hbm(evidence: Evidence) -> list[Device]:
@@ -36,7 +29,7 @@ def sram_bandwidth(claim: Claim, evidence: Evidence) -> Judged:
     """SRAM over HBM in bandwidth, by order of magnitude; numbers: the factor."""
     order = round(math.log10(claim.numbers[0]))
     ratios = {
-        _short(sheet): sram_bandwidth_tb_s(sheet) * 1e3 / sheet.hbm_bandwidth_gb_s
+        _short(sheet): sheet.smem_bandwidth_gb_s / sheet.hbm_bandwidth_gb_s
         for sheet in _with_hbm(evidence)
     }
     if not ratios:
@@ -48,7 +41,15 @@ def sram_bandwidth(claim: Claim, evidence: Evidence) -> Judged:
         f"of HBM: {each}; {share(checks)} round to the order of magnitude of "
         f"{significant(claim.numbers[0])}."
     )
-    return judged(checks, why, SHEETS)
+    source, (smem, hbm) = SHEETS, (evidence.ceiling("smem_read"), evidence.ceiling("hbm_read"))
+    if smem and hbm:
+        checks.append(round(math.log10(smem / hbm)) == order)
+        why += (
+            f" Measured on the {_short(evidence.device)}: {significant(smem / 1e3)} over "
+            f"{significant(hbm / 1e3)} TB/s, {significant(smem / hbm)}."
+        )
+        source += f", recorded {evidence.ceilings_run}"
+    return judged(checks, why, source)
 
 
 def sram_capacity(claim: Claim, evidence: Evidence) -> Judged:
@@ -94,7 +95,7 @@ def a100_memory(claim: Claim, evidence: Evidence) -> Judged:
         return untested("The data sheets of both A100 are not here.")
     sram, rate, gb_low, gb_high, tb_low, tb_high = claim.numbers
     found = [
-        (small.l1_smem_per_sm_bytes / KIB, sram), (sram_bandwidth_tb_s(small), rate),
+        (small.l1_smem_per_sm_bytes / KIB, sram), (small.smem_bandwidth_gb_s / 1e3, rate),
         (small.hbm_capacity_bytes / GIB, gb_low), (large.hbm_capacity_bytes / GIB, gb_high),
         (small.hbm_bandwidth_gb_s / 1e3, tb_low), (large.hbm_bandwidth_gb_s / 1e3, tb_high),
     ]  # fmt: skip

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from fa_kernels.device import device
 from fa_kernels.measure.claim_tests.evidence import Evidence
-from fa_kernels.measure.claim_tests.hierarchy import sram_bandwidth_tb_s
 from fa_kernels.measure.claim_tests.judged import FAILS, HOLDS, LIMITED, UNTESTED
 from fa_kernels.units import GIB
 from tests.measure.claim_tests.altered import verdict
-
-
-def test_the_rate_of_shared_memory() -> None:
-    """The 19 TB/s that the papers give for an A100: 108 SMs, 128 bytes, 1.41 GHz."""
-    assert sram_bandwidth_tb_s(device("a100-40gb")) == pytest.approx(19.49, abs=0.005)
 
 
 def sheets(evidence: Evidence, **changed: object) -> Evidence:
@@ -27,8 +18,14 @@ def sheets(evidence: Evidence, **changed: object) -> Evidence:
 def test_about_ten_times(evidence: Evidence) -> None:
     found = verdict("sram_bandwidth", evidence)
     assert found.word == HOLDS and "H200" in found.why and "4090" not in found.why
-    assert verdict("sram_bandwidth", sheets(evidence, hbm_bandwidth_gb_s=100.0)).word == FAILS
+    unmeasured = replace(evidence, ceilings=())
+    assert verdict("sram_bandwidth", sheets(unmeasured, hbm_bandwidth_gb_s=100.0)).word == FAILS
     assert verdict("sram_bandwidth", evidence, 1000).word == FAILS
+    assert "Measured on the H200" in found.why and evidence.ceilings_run in found.source
+    slow = [replace(c, median=100.0) if c.ceiling == "hbm_read" else c for c in evidence.ceilings]
+    assert verdict("sram_bandwidth", replace(evidence, ceilings=tuple(slow))).word == LIMITED
+    alone = verdict("sram_bandwidth", unmeasured)
+    assert alone.word == HOLDS and "Measured" not in alone.why
     assert verdict("sram_bandwidth", sheets(evidence, memory_type="GDDR6")).word == UNTESTED
 
 
