@@ -57,7 +57,8 @@ def attention(
             and dropped keys.
         softmax_scale: default 1/sqrt(head_dim); any finite number, 0 and negative ones included.
         dropout_p: probability, in [0, 1), that an entry of softmax(...) is dropped; kept ones are
-            scaled by 1 / (1 - dropout_p). lse is that of the undropped row. 0 costs nothing.
+            scaled by 1 / (1 - dropout_p). A drawn mask rounds dropout_p to a multiple of 2^-16, in
+            the scale as well. lse is that of the undropped row. 0 costs nothing.
         seed: which entries are dropped, 0 .. 2^64 - 1; needed with dropout_p > 0. The same seed
             drops the same (batch, head, row, key) with every variant, tiling and backend and in
             the backward pass: `fa.dropout_keep` gives the mask.
@@ -160,8 +161,9 @@ def attention_backward(
         other options: as in the call of `fa.attention`, the seed included.
 
     Returns:
-        dq, dk, dv, shaped like q, k and v, of q's kind and dtype. A row that attends nothing adds
-        0; with grouped heads, dk and dv are summed over their group.
+        dq, dk, dv, shaped like q, k and v, of q's kind and dtype; contiguous, but "flash_mma" on a
+        GPU gives views of contiguous (batch, seqlen, nheads, head_dim) where q, k, v lie so. A row
+        that attends nothing adds 0; with grouped heads, dk and dv are summed over their group.
 
     Raises:
         ValueError, NotImplementedError, TypeError: as `fa.attention`, before any allocation.

@@ -4,8 +4,10 @@ Never by tile, so every backend, tiling and the backward pass draw the same mask
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox4x32-7: seven
 rounds are the fewest that pass BigCrush there. philox.cuh is the same in CUDA.
 
-16 bits decide about an element, so p is met to 2^-17, and a draw serves eight elements: rows r,
-r + 8 and keys c, c + 1, c + 8, c + 9 of a block of 16 x 16, which one lane of a tensor core holds.
+16 bits decide about an element: p is rounded to a multiple of 2^-16 below 1, and what is kept is
+scaled by what that rounding keeps, so the mean holds for every p. A draw serves eight elements:
+rows r, r + 8 and keys c, c + 1, c + 8, c + 9 of a block of 16 x 16, which one lane of a tensor core
+holds.
 """
 
 from __future__ import annotations
@@ -50,6 +52,15 @@ def threshold(dropout_p: float) -> int:
     return min(round(dropout_p * 2**16), 2**16 - 1)
 
 
+def keep_scale(dropout_p: float, given: bool = False) -> float:
+    """What kept probabilities are multiplied with, so that dropout leaves the mean as it was.
+
+    `given`: by a mask of the caller's, of which `dropout_p` says how much it drops; a drawn one
+    drops `threshold(dropout_p)` of 2^16.
+    """
+    return 1.0 / (1.0 - dropout_p) if given else 2**16 / (2**16 - threshold(dropout_p))
+
+
 def dropout_keep(
     dropout_p: float,
     seed: int,
@@ -67,8 +78,8 @@ def dropout_keep(
         rows, cols: row and key indices within the sequence, 1-D.
 
     Returns:
-        bool (B, H, rows, cols), without the axes of a batch or head given as a number. Kept values
-        are to be scaled by 1 / (1 - dropout_p).
+        bool (B, H, rows, cols), without the axes of a batch or head given as a number. Attention
+        scales kept values by `keep_scale`: 1 / (1 - dropout_p), rounded as the drawing rounds.
 
     Raises:
         ValueError: dropout_p outside [0, 1), a seed that is no 64-bit whole number.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.dropout import dropout_keep
+from fa_kernels.dropout import dropout_keep, keep_scale
 from fa_kernels.problem import AttentionProblem
 
 
@@ -46,7 +46,7 @@ class Extras:
     def keep_factor(
         self, problem: AttentionProblem, rows: slice, cols: slice, dtype: np.dtype
     ) -> np.ndarray | None:
-        """What dropout multiplies P with: 0 or 1 / (1 - dropout_p); None without dropout.
+        """What dropout multiplies P with: 0 or `dropout.keep_scale`; None without dropout.
 
         (batch, nheads, rows, cols) of `dtype`; rows and cols lie within the sequence.
         """
@@ -64,7 +64,8 @@ class Extras:
             )
         else:
             return None
-        return kept.astype(dtype) * dtype.type(1.0 / (1.0 - problem.dropout_p))
+        scale = keep_scale(problem.dropout_p, self.dropout_keep is not None)
+        return kept.astype(dtype) * dtype.type(scale)
 
 
 #: A call without any.

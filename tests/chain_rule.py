@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fa_kernels.dropout import keep_scale
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.problem import AttentionProblem
 from tests.reference.problems import Arrays, allowed_pairs, drawn_keep
@@ -55,7 +56,7 @@ def _one_sequence(
         if extras.dropout_keep is not None:
             factor = extras.dropout_keep[at] / (1 - problem.dropout_p)
         elif drawn is not None:
-            factor = drawn[b, h] / (1 - problem.dropout_p)
+            factor = drawn[b, h] * keep_scale(problem.dropout_p)
         sums[2][kv] += (p * factor).T @ d_out[b, h]
         dp = factor * (d_out[b, h] @ v[kv].T)
         ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True))

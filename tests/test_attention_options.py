@@ -250,10 +250,10 @@ def test_bounds_of_any_kind_give_the_same() -> None:
 
 
 def test_the_seed_draws_the_mask_that_the_package_shows() -> None:
-    case = random_case("float32", 30, 37, nheads=3, batch=2, dropout_p=0.4, seed=2**63 + 5)
+    case = random_case("float32", 30, 37, nheads=3, batch=2, dropout_p=0.375, seed=2**63 + 5)
     heads, batches = np.arange(3), np.arange(2)
-    keep = fa.dropout_keep(0.4, 2**63 + 5, batches, heads, np.arange(30), np.arange(37))
-    given = {"dropout_p": 0.4, "dropout_keep": keep}
+    keep = fa.dropout_keep(0.375, 2**63 + 5, batches, heads, np.arange(30), np.arange(37))
+    given = {"dropout_p": 0.375, "dropout_keep": keep}
     for variant in (v.name for v in fa.VARIANTS.values() if "float32" in v.dtypes):
         drawn = run(case, variant, "numpy")
         shown = run(Case(case.inputs, given, case.d_out), variant, "numpy")

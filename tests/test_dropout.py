@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_kernels.dropout import dropout_keep, philox, threshold
+from fa_kernels.dropout import dropout_keep, keep_scale, philox, threshold
 from tests.reference.problems import bounded
 
 ONES = 0xFFFFFFFF
@@ -144,6 +144,14 @@ def test_neighbours_that_share_a_draw_are_independent() -> None:
         if rows or cols:
             same = kept[: 512 - rows, : 512 - cols] == kept[rows:, cols:]
             assert abs(same.mean() - 0.5) < 5 * 0.5 / 512, (rows, cols)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 1e-6, 0.1, 0.5, 0.999, 0.99999, 1 - 1e-9])
+def test_what_is_kept_is_scaled_by_how_much_is_kept(dropout_p: float) -> None:
+    """Over all 16-bit draws, kept ones times the scale are as many as there are draws."""
+    kept = 2**16 - threshold(dropout_p)
+    assert kept >= 1 and kept * keep_scale(dropout_p) == pytest.approx(2**16, rel=1e-15)
+    assert keep_scale(dropout_p, given=True) == 1 / (1 - dropout_p)
 
 
 @pytest.mark.parametrize("dropout_p", [1.0, -0.1, math.nan, "0.1", True, None])

@@ -11,7 +11,7 @@ import numpy as np
 
 from fa_kernels import masks, tile_list
 from fa_kernels.block_mask import BlockMask, per_mask
-from fa_kernels.dropout import threshold
+from fa_kernels.dropout import keep_scale, threshold
 from fa_kernels.extras import Extras
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
@@ -110,15 +110,15 @@ def score_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...
 
 def dropout_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:
     """DROPOUT_PARAMS of score.cuh."""
-    keep_scale = np.float32(1.0 / (1.0 - problem.dropout_p))
+    scale = np.float32(keep_scale(problem.dropout_p, problem.keep_given))
     if problem.keep_given:
-        return (*_element_array(extras.dropout_keep), keep_scale)
+        return (*_element_array(extras.dropout_keep), scale)
     if problem.dropout_p == 0.0:
         return ()
     assert problem.seed is not None
     # Kernels compare in the upper half of a word, where the odd key's bits are already.
     drop_below = np.uint32(threshold(problem.dropout_p) << 16)
-    return np.uint64(problem.seed), drop_below, keep_scale
+    return np.uint64(problem.seed), drop_below, scale
 
 
 def extras_arguments(problem: AttentionProblem, extras: Extras) -> tuple[Any, ...]:

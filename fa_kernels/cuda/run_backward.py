@@ -12,7 +12,7 @@ from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma_backward
 from fa_kernels.cuda.arguments import rows_aligned, usable, with_strides
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
-from fa_kernels.cuda.recipe import lies_by_rows
+from fa_kernels.cuda.recipe import by_rows_shape, lies_by_rows
 from fa_kernels.cuda.recipe_backward import BackwardRecipe, Record
 from fa_kernels.cuda.run import new_counters, read_counters
 from fa_kernels.extras import NO_EXTRAS, Extras
@@ -23,13 +23,15 @@ from fa_kernels.traffic.model import Traffic
 
 CudaGradients = tuple[Any, Any, Any, Traffic | None]
 NAMES = ("d_out", "q", "k", "v", "out", "lse")
+#: Plans of kernels that write dq with strides in every dtype they take: others add dq up in place.
+BY_ROWS = frozenset({plan_mma_backward.plan_flash_mma_backward})
 
 
 class _Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
-    `inputs` by name, of NAMES those that the kernels read; dq, dk, dv are contiguous, in a recipe
-    those of q, k, v that lie by rows lie so, too: torch copies them otherwise.
+    `inputs` by name, of NAMES those that the kernels read; dq, dk, dv are contiguous, of kernels in
+    `BY_ROWS` by rows where q, k, v lie so: a model copies them otherwise.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class _Call:
         self.record = record
         dtype = self.at["q"].dtype
         for name in ("q", "k", "v"):
+            like = self.at[name] if make_plan in BY_ROWS else None
             shape = problem.q_shape if name == "q" else problem.kv_shape
-            self.at[f"d{name}"] = self.empty(shape, dtype, like=self.at.get(name))
+            self.at[f"d{name}"] = self.empty(shape, dtype, like)
         self.aligned = rows_aligned(*(a for name, a in self.at.items() if name != "lse"))
         self.plan = make_plan(problem, tiling, aligned=self.aligned, **options)
         self.totals = new_counters() if options.get("count_traffic", False) else None
@@ -69,10 +72,11 @@ class _Call:
         """A new array, or its stand-in, which lies by rows if `like` does."""
         import cupy
 
-        if self.record is None:
-            return cupy.empty(shape, dtype)
         by_rows = like is not None and lies_by_rows(like.shape, like.strides)
-        return self.record.empty(shape, dtype, by_rows)
+        if self.record is not None:
+            return self.record.empty(shape, dtype, by_rows)
+        held = cupy.empty(by_rows_shape(shape) if by_rows else shape, dtype)
+        return held.swapaxes(1, 2) if by_rows else held
 
     def clear(self, array: Any) -> None:
         """Zeros."""
@@ -161,7 +165,8 @@ def run_flash_q_outer_backward(
         count_traffic: also count bytes in the kernels.
 
     Returns:
-        dq, dk, dv like q, k, v, contiguous; the in-kernel counters or None.
+        dq, dk, dv like q, k, v, contiguous (05: by rows where q, k, v lie so); the in-kernel
+        counters or None.
 
     Raises:
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.dropout import dropout_keep
+from fa_kernels.dropout import dropout_keep, keep_scale
 from fa_kernels.extras import Extras
 from fa_kernels.masks import Part, keep_mask
 from fa_kernels.problem import AttentionProblem
@@ -25,7 +25,7 @@ class Piece:
     """Some heads and rows of a call, with all keys.
 
     q (heads, rows, head_dim); k, v (heads, keys, head_dim); keep (heads or 1, rows, keys) bool;
-    bias and keep_factor alike or None; `keep_factor` is 0 or 1 / (1 - dropout_p).
+    bias and keep_factor alike or None; `keep_factor` is 0 or `dropout.keep_scale`.
     """
 
     q: Any
@@ -98,15 +98,15 @@ class Operands:
     def _keep_factor(
         self, given: Any, batch: int, heads: slice, rows: np.ndarray, keys: int
     ) -> Any:
-        p, extras = self.problem, self.extras
-        if given is None:
+        p, extras, drawn = self.problem, self.extras, given is None
+        if drawn:
             if not p.dropout_p:
                 return None
             assert p.seed is not None
             of_heads = extras.first_head + np.arange(heads.start, heads.stop)
             where = (extras.first_batch + batch, of_heads, rows, np.arange(keys))
             given = self.xp.asarray(dropout_keep(p.dropout_p, p.seed, *where))
-        return given * (1.0 / (1.0 - p.dropout_p))
+        return given * keep_scale(p.dropout_p, not drawn)
 
 
 def _wide(dtype: np.dtype) -> type:

@@ -16,6 +16,7 @@ from fa_kernels.cuda import launch as launching
 from fa_kernels.cuda.arguments import rows_aligned, usable
 from fa_kernels.cuda.arrays import converted
 from fa_kernels.cuda.run import TRACE_HEADER, RowTrace
+from fa_kernels.dropout import keep_scale
 from fa_kernels.extras import Extras
 from fa_kernels.measure.cases import LAYOUTS, Case
 from fa_kernels.measure.option_cases import make_extras
@@ -125,7 +126,7 @@ def assert_arguments(
         "rows": p.heads * p.seqlen_q,
         "elements": p.heads * p.seqlen_q * p.head_dim,
         "seed": p.seed,
-        "keep_scale": 1.0 / (1.0 - p.dropout_p),
+        "keep_scale": keep_scale(p.dropout_p, p.keep_given),
         "drop_below": round(p.dropout_p * 2**16) << 16,
         "total_q": None if p.packed is None else p.packed.total_q,
     }

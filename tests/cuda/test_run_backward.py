@@ -220,6 +220,20 @@ def test_any_rows_are_used_in_place(backward: Backward, layout: str, calls: list
     assert_launches(backward, calls, known, PROBLEM, aligned=layout != "unaligned")
 
 
+@pytest.mark.parametrize(("name", "as_inputs"), [("flash_mma", True), ("flash_q_outer", False)])
+@pytest.mark.usefixtures("calls")
+def test_gradients_lie_by_rows_only_where_the_kernel_can(name: str, as_inputs: bool) -> None:
+    """04 adds an fp32 dq up in place, by row number."""
+    known = arrays(layout="bshd")
+    for gradient, x in zip(
+        BACKWARD[name].run(*known.values(), PROBLEM, TILING)[:3],
+        (known["q"], known["k"], known["v"]),
+        strict=True,
+    ):
+        assert (gradient.strides == x.strides) == as_inputs
+        assert gradient.flags.c_contiguous != as_inputs
+
+
 @each_flash
 def test_lse_may_be_strided(backward: Backward, calls: list[Any]) -> None:
     """Kernels find its rows by number: it is made contiguous."""

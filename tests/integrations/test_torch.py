@@ -420,10 +420,10 @@ def test_generator_stays_where_it_is_without_dropout() -> None:
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1, 2**63, 2**64 - 1])
 def test_all_64_bits_of_a_seed_arrive(seed: int) -> None:
     rows, cols = np.arange(SEQLEN_Q), np.arange(SEQLEN_K)
-    kept = dropout_keep(0.4, seed, np.arange(BATCH), np.arange(NHEADS), rows, cols)
+    kept = dropout_keep(0.375, seed, np.arange(BATCH), np.arange(NHEADS), rows, cols)
     tensors = inputs()
-    drawn = attention(*tensors, dropout_p=0.4, seed=seed)
-    given = attention(*tensors, dropout_p=0.4, dropout_keep=torch.from_numpy(kept))
+    drawn = attention(*tensors, dropout_p=0.375, seed=seed)
+    given = attention(*tensors, dropout_p=0.375, dropout_keep=torch.from_numpy(kept))
     assert torch.equal(drawn, given)
 
 

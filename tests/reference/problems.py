@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.arrays import io_dtype
-from fa_kernels.dropout import dropout_keep
+from fa_kernels.dropout import dropout_keep, keep_scale
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.problem import AttentionProblem
 
@@ -142,7 +142,7 @@ def _plain_sequence(
     if extras.dropout_keep is not None:
         p = p * extras.dropout_keep / (1 - problem.dropout_p)
     elif problem.dropout_p:
-        p = p * drawn_keep(problem, extras.first_batch) / (1 - problem.dropout_p)
+        p = p * drawn_keep(problem, extras.first_batch) * keep_scale(problem.dropout_p)
     return np.einsum("bhij,bhjd->bhid", p, v).astype(io).astype("f8"), lse
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from fa_kernels.cuda.arrays import io_dtype
-from fa_kernels.dropout import dropout_keep
+from fa_kernels.dropout import dropout_keep, keep_scale
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.measure.check import EPS
 from fa_kernels.packed import Packed
@@ -54,7 +54,7 @@ def loop_attention(
                 one = dropout_keep(
                     problem.dropout_p, problem.seed or 0, b, h, np.array([i]), np.array([j])
                 )
-                factors[j] = one[0, 0] / (1 - problem.dropout_p)
+                factors[j] = one[0, 0] * keep_scale(problem.dropout_p)
         if scores:
             m = max(scores.values())
             total = math.fsum(math.exp(s - m) for s in scores.values())
