@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from functools import cache
@@ -15,16 +16,36 @@ LABELS_DIR = Path(__file__).parent / "labels"
 def html_table(
     name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], css: str = ""
 ) -> str:
-    """Cells as an HTML table, escaped; `name` is what tests find it by (data-fa-table)."""
-    heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    """Cells as an HTML table, escaped; `name` is what tests find it by (data-fa-table).
+
+    Columns of words stand on the left, those of numbers on the right.
+    """
+    words = [_is_words([row[i] for row in rows if i < len(row)]) for i in range(len(head))]
+    marks = [' class="falab-text"' if is_words else "" for is_words in words]
+    heads = "".join(
+        f'<th scope="col"{mark}>{escape(cell)}</th>' for mark, cell in zip(marks, head, strict=True)
+    )
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>"
+        + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, row, strict=False))
+        + "</tr>"
+        for row in rows
     )
     style = f'class="{css}" ' if css else ""
     return (
         f'<table {style}data-fa-table="{name}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+_NUMBER = re.compile(r"[-−+±<≤≥≈~]?\s?[0-9.]")
+
+
+def _is_words(cells: Sequence[str]) -> bool:
+    """True of a column of sentences: most of what stands there is long and begins with no digit."""
+    said = [cell for cell in cells if cell]
+    words = [cell for cell in said if len(cell) > 16 and not _NUMBER.match(cell)]
+    return len(words) * 2 > len(said)
 
 
 def text_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
