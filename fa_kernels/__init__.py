@@ -49,6 +49,7 @@ _LAZY = {
     "instruction_mix": ("fa_kernels.widgets.instruction_mix", "instruction_mix"),
     "ladder": ("fa_kernels.widgets.ladder", "ladder"),
     "speed": ("fa_kernels.widgets.speed", "speed"),
+    "peers": ("fa_kernels.widgets.peers", "peers"),
     "step_times": ("fa_kernels.widgets.step_times", "step_times"),
     "training_steps": ("fa_kernels.widgets.training_steps", "training_steps"),
     "roofline": ("fa_kernels.widgets.roofline", "roofline"),

@@ -12,7 +12,7 @@ from tests.browser.lab import LabPage
 
 FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets with a figure, from top to bottom.
-MARKS = ("resources", "mix", "ladder", "speed", "roofline", "utilisation")
+MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation")
 
 
 @pytest.fixture
@@ -103,6 +103,16 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     passes = labels("speed")["passes"]
     shown.locator('[data-fa-choice="pass"] select').select_option(label=passes["bwd"])
     expect(sentence).to_contain_text("The backward pass of rung")
+    shown = view(ladder, "peers")
+    sentence, table = shown.locator("[data-fa-peers]"), shown.locator("table")
+    expect(sentence).not_to_contain_text("Not timed")
+    shown.locator('[data-fa-choice="dtype"] select').select_option(label="fp16")
+    expect(sentence).to_contain_text("Not timed: fa3")
+    expect(table).to_contain_text("refused")
+    shown.locator("summary").click()
+    expect(shown.locator("details code").first).to_be_visible()
+    box, page = shown.locator("details").bounding_box(), shown.bounding_box()
+    assert box and page and box["width"] <= page["width"] + 1, "long names widen the page"
     for mark in ("ladder", "roofline", "utilisation"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")
