@@ -11,7 +11,7 @@ from fa_kernels.figures.recorded_peers import kernels_in
 from fa_kernels.figures.recorded_speed import Curve, Rate
 from fa_kernels.units import duration, significant
 
-_HEIGHT, _LINE = 440, 20
+_HEIGHT, _LINE = 440, 17
 #: Widths of a rung's line and of a peer's; sizes of a filled and of an open marker, in px.
 _OURS, _PEER, _FILLED, _OPEN = 3, 2, 9, 15
 #: Names in a line of the legend: as many as fit the least width of the figure.

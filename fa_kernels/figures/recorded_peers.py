@@ -17,7 +17,7 @@ from fa_kernels.variants import VARIANTS
 #: Templates that say no more than that they start what they wrap.
 _STARTERS = ("device_kernel", "enable_sm90_or_later")
 #: A kernel's name in a table has at most so many characters.
-_CHARACTERS = 56
+_CHARACTERS = 40
 
 
 @dataclass(frozen=True)

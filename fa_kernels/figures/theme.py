@@ -126,7 +126,7 @@ _PEER_DASHES = (
     "dashdot", "longdash", "longdashdot", "dash", "longdash", "dashdot", "longdashdot", "solid",
 )  # fmt: skip
 _PEER_MARKERS = (
-    "triangle-up", "triangle-down", "star-diamond", "triangle-left", "triangle-right", "hourglass",
+    "triangle-up", "triangle-down", "star-diamond", "triangle-left", "triangle-right", "bowtie",
     "hexagram", "star",
 )  # fmt: skip
 
@@ -134,7 +134,7 @@ _GLYPHS = {
     "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢", "cross": "✚", "star-square": "✦",
     "pentagon": "⬟",
     "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧", "triangle-left": "◄",
-    "triangle-right": "►", "hourglass": "⧗", "hexagram": "✡", "star": "★",
+    "triangle-right": "►", "bowtie": "⧓", "hexagram": "✡", "star": "★",
 }  # fmt: skip
 
 #: Colour on white -> colour on a dark page; the page's script swaps them, colour by colour.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -78,7 +79,10 @@ def takeaway(shown: Shown, runs: _Runs, device: Device) -> str:
     if not found:
         names = text["and"].join(run.run_id for run in runs)
         return str(text["said_not_here"]).format(runs=names, **shown.words)
-    said = [_of_run(run, found[run.run_id], shown) for run in runs if run.run_id in found]
+    said, spoken = [], set[str]()
+    for run in (run for run in runs if run.run_id in found):
+        said.append(_of_run(run, found[run.run_id], shown, spoken))
+        spoken |= {curve.series for curve in found[run.run_id]}
     if any(run.standings(**shown.attributes) for run in runs):
         said.append(text["said_ratios"])
     untimed = [_no_time(rows) for rows in _untimed(runs, shown).values()]
@@ -86,9 +90,14 @@ def takeaway(shown: Shown, runs: _Runs, device: Device) -> str:
     return " ".join(said)
 
 
-def _of_run(run: PeersRun, curves: Sequence[Curve], shown: Shown) -> str:
-    """Faster than whom, slower than whom, and beside whom it depends on N."""
+def _of_run(run: PeersRun, curves: Sequence[Curve], shown: Shown, spoken: Set[str]) -> str:
+    """Faster than whom, slower than whom, and beside whom it depends on N.
+
+    Peers that were `spoken` of, from a run before, are left to figure and table where this run has
+    others.
+    """
     text, standings = labels("peers"), run.standings(**shown.attributes)
+    standings = [one for one in standings if one.peer not in spoken] or standings
     ours = [curve for curve in curves if curve.is_ours]
     if not ours:
         return str(text["said_no_rung"]).format(run_id=run.run_id)
@@ -139,28 +148,42 @@ def _no_time(rows: Sequence[Row]) -> str:
 
 
 def peers_table(shown: Shown, runs: _Runs, device: Device) -> str:
-    """The numbers behind the figure, run by run and N by N, then the kernels in full; HTML."""
+    """The numbers behind the figure, N by N and run by run, then the kernels in full; HTML."""
     text, found = labels("peers"), curves_by_run(runs, **shown.attributes)
     names = ("seqlen", "run", "name", "time", "spread", "rate", "ratio", "kernel")
     head = [text[f"column_{name}"] for name in names]
+    short = _short_ids(list(found))
     body = []
-    for run in runs:
-        curves = found.get(run.run_id, [])
-        ours = next((curve for curve in reversed(curves) if curve.is_ours), None)
-        for n in sorted({rate.seqlen for curve in curves for rate in curve.rates}):
+    for n in sorted({n for curves in found.values() for curve in curves for n in _seqlens(curve)}):
+        for run in (run for run in runs if run.run_id in found):
+            at, curves = [str(n), short[run.run_id]], found[run.run_id]
+            ours = next((curve for curve in reversed(curves) if curve.is_ours), None)
+            mine = ours.at(n) if ours else None
             for curve in curves:
                 if rate := curve.at(n):
-                    mine = ours.at(n) if ours else None
-                    body.append([str(n), run.run_id, curve.name, *_cells(rate, mine)])
-            untimed = [row for row in run.untimed(**shown.attributes) if row.seqlen_q == n]
-            for row in untimed:
-                why = text["refused"].format(status=row.status, detail=row.detail)
-                body.append([str(n), run.run_id, style_of(row.series).label, why, "", "", "", ""])
+                    body.append([*at, curve.name, *_cells(rate, mine)])
+            for row in (row for row in run.untimed(**shown.attributes) if row.seqlen_q == n):
+                body.append([*at, style_of(row.series).label, row.status, "", "", "", row.detail])
     table = html_table("peers", _caption(shown, found, device), head, body, _CSS)
     return table + _kernel_list(found)
 
 
-_CSS = "falab-table falab-dense"
+_CSS = "falab-table falab-dense falab-peers"
+
+
+def _short_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """Without what all begin with, which the caption has: "…peers" and "…flex"."""
+    words = [run_id.split("-") for run_id in run_ids]
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
+    common = len(list(columns)) if len(words) > 1 else 0
+    rests = ["-".join(one[min(common, len(one) - 1) :]) for one in words]
+    return {
+        run_id: f"…{rest}" if common else rest for run_id, rest in zip(run_ids, rests, strict=True)
+    }
+
+
+def _seqlens(curve: Curve) -> list[int]:
+    return [rate.seqlen for rate in curve.rates]
 
 
 def _cells(rate: Rate, mine: Rate | None) -> list[str]:

@@ -48,7 +48,7 @@ def test_the_sentence_is_computed_run_by_run(timed: Session) -> None:
 def test_the_table_has_every_number_its_run_and_its_kernel(timed: Session) -> None:
     table = fa.peers(64, session=timed).table.value
     assert table.count("<tr>") == 1 + 3 * 4 + 2
-    assert table.count(f"<td>{PEERS_ID}</td>") == 12 and table.count(f"<td>{FLEX_ID}</td>") == 2
+    assert table.count("<td>…peers</td>") == 12 and table.count("<td>…flex</td>") == 2
     assert "flash_fwd_kernel, and 1 more" in table and "<td>FwdSm90</td>" in table
     assert "05_flash_mma, tiles 128 × 128" in table and f"<td>{TEXT['unknown']}</td>" in table
     words = plain(table)
@@ -75,7 +75,8 @@ def test_a_refusal_is_said_and_stands_in_the_table(timed: Session) -> None:
     widget = fa.peers(64, dtype="fp16", session=timed)
     said = plain(widget.sentence.value)
     assert f"Not timed: fa3 (refused: {NO_FP16}; N = 2048, 4096, 16384)." in said
-    assert widget.table.value.count(f"<td>refused: {NO_FP16}</td>") == 3
+    assert widget.table.value.count("<td>refused</td>") == 3
+    assert widget.table.value.count(f"<td>{NO_FP16}</td>") == 3
     assert widget.curve("fa3").rates == ()
 
 
