@@ -19,11 +19,8 @@ _MARKER = 11
 _OTHERS = {
     SPARSE: theme.Style(SPARSE, theme.TENSOR_COLOURS["mask"], theme.INK, "dashdot", "bowtie"),
     "Megatron": theme.Style("Megatron", theme.MUTED, theme.MUTED, "dot", "star"),
-    "FlashAttention-3": theme.Style(
-        "FlashAttention-3", theme.INK, theme.INK, "dot", "diamond-tall"
-    ),
 }
-_GLYPHS = {"bowtie": "⧓", "star": "☆", "diamond-tall": "◊"}
+_GLYPHS = {"bowtie": "⧓", "star": "☆"}
 
 
 def style_of(algorithm: str, series: str) -> theme.Style:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
 from fa_kernels.masks import matmul_flops
+from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.paper import PublishedRow
 from fa_kernels.measure.paper_calls import (
     FIG2_LEFT,
@@ -21,8 +22,11 @@ from fa_kernels.measure.paper_numbers import STANDS_FOR, Number, PaperNumbers
 from fa_kernels.measure.paper_verdicts import MISSING
 from fa_kernels.measure.speed_run import problems
 from fa_kernels.measure.verdict import (
+    DIFFERS,
     FLASH,
     NOT_COMPARED,
+    REPRODUCES,
+    TREND,
     Compared,
     Verdict,
     fit_exponent,
@@ -233,29 +237,63 @@ def _point_words(number: Number) -> str:
 
 def fa3_rates(rows: Sequence[PublishedRow], numbers: PaperNumbers) -> Verdict:
     """Figures 5-7 of FlashAttention-3: the forward at N = 16384, d = 128."""
-    about, runs, points = rows[0].source, [], []
-    for row in rows:
-        found = fa3_number(row, numbers)
-        if found is not None:
-            points.append(Compared(row, tflops(found)))
-            runs.append(found.run_id)
-    if not points:
+    about = rows[0].source
+    pairs = [(row, number) for row in rows if (number := fa3_number(row, numbers))]
+    if not pairs:
         why = "not measured on this GPU: run `python -m fa_kernels measure --speed`."
         return Verdict(about, "rate", NOT_COMPARED, why, ())
+    points = [Compared(row, tflops(number)) for row, number in pairs]
     parts = [
-        f"{significant(p.ours)} for {p.row.algorithm}{_causal_words(p.row)} (read off "
-        f"{significant(p.row.value or 0.0)}, ratio {significant(p.ratio or 0.0)})"
-        for p in points
+        f"{significant(point.ours)} for {row.algorithm}{other_dtype(row, number)}"
+        f"{_causal_words(row)} (read off {significant(row.value or 0.0)}, ratio "
+        f"{significant(point.ratio or 0.0)})"
+        for point, (row, number) in zip(points, pairs, strict=True)
+    ]
+    beside = [
+        f"{significant(tflops(ours))}{_causal_words(row)}"
+        for row, number in pairs
+        if other_dtype(row, number) and (ours := numbers.beside(number, STANDS_FOR[FLASH]))
     ]
     said = [f"TFLOP/s here are {listed(parts)}"]
+    if beside:
+        said.append(f"rung 05 reaches {listed(beside)} in that run and dtype")
     absent = {row.algorithm for row in rows} - {p.row.algorithm for p in points}
     said += [f"{name} is not measured here" for name in sorted(absent)]
-    return Verdict(about, "rate", judge(points), _sentence(said), tuple(points), _once(runs))
+    word = by_mask(points)
+    if word != judge(points):
+        said.append(
+            "the order is the figure's without a mask and with one, each by itself, but not over "
+            "both together"
+        )
+    runs = [number.run_id for _, number in pairs]
+    return Verdict(about, "rate", word, _sentence(said), tuple(points), _once(runs))
+
+
+def by_mask(points: Sequence[Compared]) -> str:
+    """The least favourable word of the panels: one is without a mask, one causal.
+
+    Which of two algorithms is faster is asked of calls with the same mask alone.
+    """
+    panels = dict.fromkeys(p.row.causal for p in points)
+    words = [judge([p for p in points if p.row.causal == mask]) for mask in panels]
+    return max(words, key=(REPRODUCES, TREND, DIFFERS).index)
 
 
 def fa3_number(row: PublishedRow, numbers: PaperNumbers) -> Number | None:
-    """The forward of the series that stands for a row's algorithm, at its point."""
-    return numbers.find(STANDS_FOR.get(row.algorithm, ""), row.pass_, row.problem)
+    """The forward of the series that stands for a row's algorithm, at its point.
+
+    In the first dtype that the series has, where it has no kernel for the row's: `other_dtype`.
+    """
+    series, problem = STANDS_FOR.get(row.algorithm, ""), row.problem
+    if series in BASELINES and problem.dtype not in BASELINES[series].dtypes:
+        problem = replace(problem, dtype=BASELINES[series].dtypes[0])
+    return numbers.find(series, row.pass_, problem)
+
+
+def other_dtype(row: PublishedRow, number: Number) -> str:
+    """ " in bf16" where a number is of another dtype than the row that it stands beside, or ""."""
+    mine = number.row.dtype
+    return "" if mine == row.problem.dtype else f" in {SHORT_DTYPE[mine]}"
 
 
 def _causal_words(row: PublishedRow) -> str:

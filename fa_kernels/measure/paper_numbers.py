@@ -13,9 +13,9 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.units import MIB
 
 #: Kinds of runs that hold such numbers; where two hold the same call, the earlier kind answers.
-KINDS = ("paper", "speed", "counters")
+KINDS = ("paper", "speed", "counters", "peers")
 #: Published algorithm -> series of ours or of a peer: the same algorithm, on tensor cores as there.
-#: FlashAttention-3 and Megatron are not measured here.
+#: Megatron is not measured here.
 STANDS_FOR = {
     "PyTorch": "torch_eager",
     "standard": "torch_eager",
@@ -23,6 +23,7 @@ STANDS_FOR = {
     "block-sparse FlashAttention": "flash_mma",
     "FlashAttention-2": "torch_flash",
     "cuDNN": "torch_cudnn",
+    "FlashAttention-3": "fa3",
 }
 #: Of figure 2, also on CUDA cores: Algorithms 0 and 3, and Algorithms 1 and 4 as published.
 ON_CUDA_CORES = {"standard": "standard_tiled", "FlashAttention": "flash_kv_outer"}
@@ -78,6 +79,17 @@ class PaperNumbers:
         if tiling is None:
             return self._found.get(key)
         return self._tiled.get((key, tiling.block_m, tiling.block_n))
+
+    def beside(self, number: Number, series: str) -> Number | None:
+        """The same call of another series in the run, and so the process, of `number`; or None."""
+        at = number.row
+        for row in (row for run in self.runs if run.run_id == number.run_id for row in run.rows):
+            same = (row.series, row.pass_, row.metric, row.dropout_p) == (
+                series, at.pass_, at.metric, at.dropout_p,
+            )  # fmt: skip
+            if same and row.median is not None and row.problem == at.problem:
+                return Number(row.median, number.run_id, row)
+        return None
 
     def why_not(
         self, series: str, pass_: str, problem: AttentionProblem, dropout_p: float = 0.0

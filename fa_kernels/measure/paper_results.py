@@ -258,7 +258,13 @@ def _fa3(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
         number = paper_figures.fa3_number(row, numbers)
         ours = paper_figures.tflops(number) if number else None
         mask = "causal" if row.causal == "causal" else "no mask"
-        dots.append(Dot(row.algorithm, mask, row.value, ours, STANDS_FOR.get(row.algorithm, "")))
+        other = paper_figures.other_dtype(row, number) if number else ""
+        series = STANDS_FOR.get(row.algorithm, "")
+        about = f"{mask}, here{other.removeprefix(' in')}" if other else mask
+        dots.append(Dot(row.algorithm, about, row.value, ours, series))
+        if number and other and (rung := numbers.beside(number, STANDS_FOR["FlashAttention"])):
+            name, rate = rung.row.series, paper_figures.tflops(rung)
+            dots.append(Dot(name, f"{mask}{other}", None, rate, name))
     first = some[0]
     title = f"{first.paper}, figs. 5-7: forward, N = {first.seqlen}, d = {first.head_dim}"
     verdict = paper_figures.fa3_rates(some, numbers)

@@ -10,7 +10,9 @@ from fa_kernels.device import device
 from fa_kernels.measure.paper import load_paper, select
 from fa_kernels.measure.paper_figures import (
     block_sizes,
+    by_mask,
     fa2_rates,
+    fa3_number,
     fa3_rates,
     middle,
     not_stated,
@@ -20,9 +22,10 @@ from fa_kernels.measure.paper_figures import (
 )
 from fa_kernels.measure.paper_numbers import PaperNumbers
 from fa_kernels.measure.records import load_run
-from fa_kernels.measure.verdict import NOT_COMPARED, REPRODUCES, TREND
+from fa_kernels.measure.verdict import DIFFERS, NOT_COMPARED, REPRODUCES, TREND, Compared, judge
 from fa_kernels.units import significant
 from tests.figures.synthetic_paper import BY_BLOCK, PAPER_ID, write_paper_run
+from tests.figures.synthetic_peers import PEERS_ID, write_peers_run
 from tests.figures.synthetic_speed import SPEED_ID, write_speed_run
 
 ROWS = load_paper()
@@ -93,8 +96,49 @@ def test_a_rate_is_judged_on_the_same_architecture(measured: PaperNumbers) -> No
 def test_the_rates_of_flashattention_3(measured: PaperNumbers) -> None:
     verdict = fa3_rates(FA3, measured)
     assert "240 for FlashAttention-2 (read off 370, ratio 0.649)" in verdict.why
-    assert "FlashAttention-3 is not measured here" in verdict.why
+    assert "FlashAttention-3 is not measured here" in verdict.why and "bf16" not in verdict.why
     assert len(verdict.points) == 4
+
+
+def _with_peers(root: Path, **rates: float) -> PaperNumbers:
+    """Peers of FlashAttention-2 and cuDNN in fp16 from a run of their own, fa3 beside ours."""
+    write_speed_run(root)
+    write_peers_run(root, rates={"flash_mma": 320.0, **rates})
+    return PaperNumbers([load_run(PEERS_ID, root), load_run(SPEED_ID, root)])
+
+
+def test_flashattention_3_is_read_in_the_dtype_that_its_package_has(tmp_path: Path) -> None:
+    verdict = fa3_rates(FA3, _with_peers(tmp_path, fa3=700.0, torch_flash=111.0))
+    assert "700 for FlashAttention-3 in bf16 (read off 648, ratio 1.08)" in verdict.why
+    assert "240 for FlashAttention-2 (read off 370" in verdict.why  # fp16, as the figure
+    assert "rung 05 reaches 320 and 320, causal in that run and dtype" in verdict.why  # not 300
+    assert "not measured" not in verdict.why and len(verdict.points) == 6
+    assert verdict.runs == (SPEED_ID, PEERS_ID) and verdict.word == TREND
+
+
+def test_algorithms_are_ordered_under_one_mask_at_a_time(tmp_path: Path) -> None:
+    """cuDNN's call without a mask may pass FlashAttention-3's with one, but not the one beside."""
+    of = ("FlashAttention-2", "cuDNN", "FlashAttention-3")
+    assert [row.algorithm for row in FA3] == [*of, *of]
+
+    def points(*rates: float) -> list[Compared]:
+        return [Compared(row, rate) for row, rate in zip(FA3, rates, strict=True)]
+
+    crossed = points(331, 661, 706, 304, 604, 623)
+    assert judge(crossed) == DIFFERS and by_mask(crossed) == TREND
+    assert by_mask(points(331, 661, 706, 304, 604, 603)) == DIFFERS
+    assert by_mask(points(370, 595, 648, 335, 539, 616)) == REPRODUCES
+    slow = _with_peers(tmp_path, fa3=390.0)  # below the made-up 400 of cuDNN
+    assert fa3_rates(FA3, slow).word == DIFFERS
+
+
+def test_beside_is_the_same_call_in_the_same_run(tmp_path: Path) -> None:
+    numbers = _with_peers(tmp_path, fa3=700.0)
+    number = fa3_number(next(r for r in FA3 if r.algorithm == "FlashAttention-3"), numbers)
+    assert number and number.row.dtype == "bfloat16"
+    ours = numbers.beside(number, "flash_mma")
+    assert ours and (ours.run_id, ours.row.problem) == (PEERS_ID, number.row.problem)
+    assert numbers.beside(number, "torch_cudnn") is None  # timed, but in another run
 
 
 def test_a_causal_call_counts_its_pairs_alone(measured: PaperNumbers) -> None:
@@ -104,17 +148,22 @@ def test_a_causal_call_counts_its_pairs_alone(measured: PaperNumbers) -> None:
 
 
 def _rate(row: object, numbers: PaperNumbers) -> float | None:
-    from fa_kernels.measure.paper_figures import fa3_number
-
     number = fa3_number(row, numbers)  # type: ignore[arg-type]
     return tflops(number) if number and number.row.provider == "torch_flash" else None
 
 
 def test_the_recorded_run_reaches_the_rate_of_the_paper() -> None:
     """Notebook 09 says so: the run in data/measured, against the H100 of the figure."""
-    numbers = PaperNumbers([load_run("20261130-h200-speed")])
+    runs = [load_run(f"20261130-h200-{name}") for name in ("speed", "peers")]
+    numbers = PaperNumbers(runs)
     assert fa2_rates(FA2, numbers, device("h200")).word == REPRODUCES
-    assert fa3_rates(FA3, numbers).word in (REPRODUCES, TREND)
+    verdict = fa3_rates(FA3, numbers)
+    assert verdict.word in (REPRODUCES, TREND) and len(verdict.points) == len(FA3)
+    assert verdict.runs == tuple(run.run_id for run in runs)
+    for row in (row for row in FA3 if row.algorithm == "FlashAttention-3"):
+        theirs = fa3_number(row, numbers)
+        ours = numbers.beside(theirs, "flash_mma") if theirs else None
+        assert theirs and ours and tflops(ours) < tflops(theirs)
 
 
 def test_what_states_no_shape_is_not_compared() -> None:

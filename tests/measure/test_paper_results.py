@@ -12,6 +12,7 @@ from fa_kernels.measure.paper_numbers import PaperNumbers
 from fa_kernels.measure.paper_results import RESULTS, all_verdicts, result
 from fa_kernels.measure.records import load_run
 from tests.figures.synthetic_paper import PAPER_ID, TOO_LONG, write_paper_run
+from tests.figures.synthetic_peers import PEERS_ID, write_peers_run
 
 H200 = device("h200")
 
@@ -75,3 +76,15 @@ def test_all_verdicts_are_of_every_table_and_figure_that_is_held(measured: Paper
 def test_an_unknown_result_is_refused() -> None:
     with pytest.raises(ValueError, match=r"result = 'table 8' is not known: use one of fig\. 2"):
         result("table 8", PaperNumbers(), H200)
+
+
+def test_flashattention_3_has_its_dtype_and_our_rung_beside_it(tmp_path: Path) -> None:
+    write_peers_run(tmp_path)
+    numbers = PaperNumbers([load_run(PEERS_ID, tmp_path)])
+    found = result("FA3 figs. 5-7", numbers, H200)
+    fa3, rung = found.dots[2:4]
+    assert (fa3.name, fa3.about, fa3.printed) == ("FlashAttention-3", "no mask, here bf16", 648.0)
+    assert fa3.ours == pytest.approx(301, rel=1e-4) and fa3.series == "fa3"
+    assert (rung.name, rung.about, rung.printed) == ("flash_mma", "no mask in bf16", None)
+    assert rung.ours == pytest.approx(300, rel=1e-4)
+    assert len(found.dots) == 6 + 2 and {dot.about for dot in found.dots[:2]} == {"no mask"}
