@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fa_kernels.cuda.verified import unverified
+from fa_kernels.figures.recorded_peers import PeersRun
 from fa_kernels.figures.recorded_speed import LONG_FROM, RecordedSpeed, geometric_mean
 from fa_kernels.figures.recorded_steps import RecordedSteps
 from fa_kernels.figures.recorded_training import RecordedTraining
+from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import OURS, Row, Run
-from fa_kernels.problem import AttentionProblem
+from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.variants import VARIANTS
 
 #: Whose speed is spoken about, and beside whom: torch's FlashAttention-2, then cuDNN.
 SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
+#: Other peers that are spoken about where a run of kind "peers" has them, and their names.
+OTHERS = {"fa3": "FlashAttention-3", "flex": "FlexAttention"}
 #: `detail` of the rows that say what a call costs the host.
 _CUPY, _TORCH = "CuPy arrays", "torch tensors"
 
@@ -23,6 +27,7 @@ def how_fast(
     speed: RecordedSpeed,
     backward: RecordedSpeed | None = None,
     training: RecordedTraining | None = None,
+    peers: Sequence[PeersRun] = (),
 ) -> str:
     """Markdown; every number from the run of its pass. Empty where that does not hold both peers.
 
@@ -33,7 +38,7 @@ def how_fast(
         return ""
     kernel = VARIANTS[SHOWN].kernel
     forward = f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process"
-    paragraphs = [_against(speed, fa2, cudnn, forward), _backward(backward)]
+    paragraphs = [_against(speed, fa2, cudnn, forward), _others(peers), _backward(backward)]
     paragraphs += [_training(training), _status(), _calls(speed.run)]
     return "\n\n".join(
         textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
@@ -50,14 +55,7 @@ def _against(
     run = speed.run
     assert run is not None
     dims = sorted({problem.head_dim for problem in fa2})
-    parts = []
-    for d in dims:
-        found = [ratio for problem, ratio in fa2.items() if problem.head_dim == d]
-        parts.append(
-            f"{geometric_mean(found):.2f} times the speed of FlashAttention-2 at d = {d} "
-            f"({min(found):.2f} to {max(found):.2f})"
-        )
-    parts[1:] = [part.replace("times the speed of FlashAttention-2", "times") for part in parts[1:]]
+    parts = _by_dim(fa2, "the speed of FlashAttention-2")
     means = [f"{geometric_mean(r for p, r in cudnn.items() if p.head_dim == d):.2f}" for d in dims]
     everywhere = speed.ratios(SHOWN, FA2, least_seqlen=1)
     worst = min(everywhere, key=lambda problem: everywhere[problem])
@@ -71,6 +69,41 @@ def _against(
         f"N = {worst.seqlen_q}. {_slower(cudnn, 'cuDNN')} It has {_listed(means)} times cuDNN's "
         f"speed at d = {_listed(map(str, dims))}."
     )
+
+
+def _by_dim(ratios: Mapping[AttentionProblem, float], whose: str) -> list[str]:
+    """ "1.12 times the speed of ... at d = 64 (1.09 to 1.15)", then the same of every other d."""
+    parts: list[str] = []
+    for d in sorted({problem.head_dim for problem in ratios}):
+        found = [ratio for problem, ratio in ratios.items() if problem.head_dim == d]
+        times = "times" if parts else f"times {whose}"
+        parts.append(
+            f"{geometric_mean(found):.2f} {times} at d = {d} ({min(found):.2f} to {max(found):.2f})"
+        )
+    return parts
+
+
+def _others(runs: Sequence[PeersRun]) -> str:
+    """Peers of other packages and of a compiler, each from the first run that has it; or ""."""
+    said = []
+    for peer, name in OTHERS.items():
+        found = ((run.run, run.times.ratios(SHOWN, peer)) for run in runs)
+        run, ratios = next((pair for pair in found if pair[1]), (None, {}))
+        if run is None:
+            continue
+        package = BASELINES[peer].distribution
+        version = {"torch": run.about["torch"], **run.about.get("packages", {})}.get(package, "")
+        dtypes = dict.fromkeys(SHORT_DTYPE[problem.dtype] for problem in ratios)
+        seqlens = sorted({problem.seqlen_q for problem in ratios})
+        said.append(
+            f"Beside {name} (`{f'{package} {version}'.strip()}`; recorded "
+            f"run `{run.run_id}`; {_listed(dtypes)}, with and without a causal mask, "
+            f"N = {_listed(map(str, seqlens))}) it has {_listed(_by_dim(ratios, 'its speed'))}. "
+            f"{_slower(ratios, name)}"
+        )
+    if not said:
+        return ""
+    return f"**Other peers.** `{VARIANTS[SHOWN].kernel}` likewise. {' '.join(said)}"
 
 
 def _backward(speed: RecordedSpeed | None) -> str:

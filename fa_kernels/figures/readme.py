@@ -14,6 +14,7 @@ from fa_kernels.figures.how_fast import how_fast
 from fa_kernels.figures.kernel_table import POINT, kernel_table
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
+from fa_kernels.figures.recorded_peers import peers_runs
 from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.figures.shown import SIDECAR
@@ -63,7 +64,10 @@ def generated(run: Run, sheet: Device) -> dict[str, str]:
     backward = RecordedSpeed.on(sheet, pass_="bwd")
     table = kernel_table(run, sheet, speed.run)
     training = RecordedTraining.on(sheet)
-    return {"kernel table": table, "how fast": how_fast(speed, backward, training)}
+    return {
+        "kernel table": table,
+        "how fast": how_fast(speed, backward, training, peers_runs(sheet)),
+    }
 
 
 def with_block(readme: str, name: str, text: str) -> str:

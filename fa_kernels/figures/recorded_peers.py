@@ -43,7 +43,7 @@ class PeersRun:
     """Forward latencies of one run of kind "peers"."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self._times = run, RecordedSpeed(run)
+        self.run, self.times = run, RecordedSpeed(run)
         self._rows = [r for r in run.rows if (r.pass_, r.metric) == ("fwd", "latency_ms")]
         timed = [r for r in self._rows if r.status == "ok"]
         self.timed = len(timed)
@@ -65,8 +65,8 @@ class PeersRun:
 
     def curves(self, **at: Any) -> list[Curve]:
         """Every series that was timed at these attributes, our rungs first."""
-        names = (*self._times.ours, *self._times.peers)
-        found = (self._times.curve(name, **at) for name in names)
+        names = (*self.times.ours, *self.times.peers)
+        found = (self.times.curve(name, **at) for name in names)
         return [curve for curve in found if curve.rates]
 
     def untimed(self, **at: Any) -> list[Row]:

@@ -22,6 +22,7 @@ from fa_kernels.figures.readme import (
     sheet_of,
     with_block,
 )
+from fa_kernels.figures.recorded_peers import peers_runs
 from fa_kernels.figures.recorded_speed import RecordedSpeed
 from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.figures.shown import runs_to_show
@@ -160,6 +161,18 @@ def expected_ratios(run: Run, pass_: str) -> Iterator[str]:
     yield from ("64", "128", "256")
 
 
+def expected_others(run: Run, provider: str) -> Iterator[str]:
+    """Of one peer of a run of kind "peers": every N, then by d, then where ours is slower."""
+    ours = latencies(run, provider="fa_kernels", variant="flash_mma", pass_="fwd")
+    theirs = latencies(run, provider=provider, pass_="fwd")
+    ratios = {problem: ms / ours[problem] for problem, ms in theirs.items()}
+    yield from map(str, sorted({problem[3] for problem in ratios}))
+    for d in sorted({problem[0] for problem in ratios}):
+        found = of_dim(ratios, d)
+        yield from (f"{mean(found):.2f}", str(d), f"{min(found):.2f}", f"{max(found):.2f}")
+    yield from how_many_slower(ratios)
+
+
 def expected_step(run: Run) -> Iterator[str]:
     """Of figure 2 (left), forward and backward together."""
     yield from ("2", "64", "16", "1024", "64")
@@ -210,6 +223,8 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
     said = "\n\n".join(part for part in said.split("\n\n") if "`make verify`" not in part)
     assert numbers_in(said) == [
         *expected_ratios(speed, "fwd"),
+        *expected_others(load_run("20261130-h200-peers"), "fa3"),
+        *expected_others(load_run("20261130-h200-flex"), "flex"),
         *expected_ratios(backward, "bwd"),
         *expected_step(backward),
         *expected_training(training),
@@ -260,6 +275,20 @@ def test_training_steps_are_told_of_where_all_three_were_timed(speed: Run) -> No
     assert how_fast(RecordedSpeed(speed), None, RecordedTraining(ours)) == how_fast(
         RecordedSpeed(speed)
     )
+
+
+def test_other_peers_are_told_of_from_the_run_that_has_them(speed: Run) -> None:
+    runs = peers_runs(device("h200"))
+    said = how_fast(RecordedSpeed(speed), peers=runs).replace("\n", " ")
+    for name, run_id in (
+        ("-3 (`fa3-fwd", "20261130-h200-peers"),
+        ("(`torch", "20261130-h200-flex"),
+    ):
+        assert name in said and f"recorded run `{run_id}`" in said
+    without = [run for run in runs if run.run_id != "20261130-h200-flex"]
+    alone = how_fast(RecordedSpeed(speed), peers=without)
+    assert "FlexAttention" not in alone and "FlashAttention-3" in alone
+    assert "Other peers" not in how_fast(RecordedSpeed(speed))
 
 
 def test_without_a_run_nothing_is_said(speed: Run) -> None:
