@@ -62,6 +62,7 @@ _LAZY = {
     "paper_results": ("fa_kernels.widgets.paper_results", "paper_results"),
     "paper_verdicts": ("fa_kernels.widgets.paper_results", "paper_verdicts"),
     "figure2_middle": ("fa_kernels.widgets.figure2_middle", "figure2_middle"),
+    "compare_runs": ("fa_kernels.widgets.run_comparison", "compare_runs"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

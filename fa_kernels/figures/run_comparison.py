@@ -1,0 +1,184 @@
+"""Two recorded runs beside each other: at every call that both hold, the first over the second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.recorded_pairs import Pair, call_words, middle
+from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.units import capacity, duration, significant, traffic
+from fa_kernels.variants import VARIANTS
+
+_HEIGHT, _MARKER, _OPACITY = 440, 8, 0.75
+#: Of the distance between an N and its double: what the band and what the marks take up.
+_BAND, _DODGE = 0.86, 0.68
+#: The axis of ratios shows at least this much to either side of 1.
+_LEAST = 1.1
+#: Ratios that may have a tick beside 1, from it outwards.
+_ABOVE = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_BELOW = (0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01)
+#: Two ticks are at least this share of the axis apart.
+_APART = 0.06
+
+
+def value_words(metric: str, value: float) -> str:
+    """A number of a metric with its unit: "12.2 ms", "64 MiB", "8.73 GB"."""
+    if metric.endswith("_ms"):
+        return duration(value)
+    if metric.endswith("_us"):
+        return f"{significant(value)} µs"
+    if metric.endswith("_pct"):
+        return f"{significant(value)} %"
+    if metric.endswith("_mem_bytes"):
+        return capacity(value)
+    if metric.endswith("_bytes"):
+        return traffic(value)
+    return significant(value)
+
+
+def ratio_words(ratio: float) -> str:
+    """A ratio of two runs as text: the third decimal counts where they hardly differ."""
+    return f"{ratio:.3f}" if 0.95 < ratio < 1.05 else f"{ratio:.3g}"
+
+
+def in_series(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """Pairs by whose they are: our variants in their order, then the peers in theirs."""
+    found = {pair.first.series for pair in pairs}
+    known = [name for name in (*VARIANTS, *BASELINES) if name in found]
+    names = [*known, *sorted(found.difference(known))]
+    return {name: [pair for pair in pairs if pair.first.series == name] for name in names}
+
+
+def comparison_spec(
+    pairs: Sequence[Pair], runs: tuple[str, str], text: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A plotly spec: a mark per call, its ratio on a log axis over N; no line joins any two.
+
+    The band at an N is what the p20..p80 of both runs allow there, at the median of its calls.
+    `runs` are the names of the first and the second.
+    """
+    drawn = [pair for pair in pairs if pair.ratio is not None]
+    series, bands = in_series(drawn), _bands(drawn)
+    layout = theme.base_layout(_HEIGHT)
+    layout["margin"] = {"l": 62, "r": 14, "t": 82, "b": 56}
+    layout["barmode"] = "overlay"
+    layout["xaxis"] = _seqlen_axis(drawn, text)
+    known = [pair.ratio or 1.0 for pair in drawn] + [y for band in bands.values() for y in band]
+    low, high = min(known, default=1.0), max(known, default=1.0)
+    layout["yaxis"] = _ratio_axis(min(low, 1 / _LEAST), max(high, _LEAST), text)
+    layout["shapes"] = [
+        {
+            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "layer": "below",
+            "line": {"color": theme.INK, "width": 1.5},
+        }
+    ]  # fmt: skip
+    layout["annotations"] = [_head(list(series), bool(bands), runs, text)]
+    places = {name: _place(i, len(series)) for i, name in enumerate(series)}
+    marks = [_marks(name, own, places[name]) for name, own in series.items()]
+    return {"data": [*([_band(bands, text)] if bands else []), *marks], "layout": layout}
+
+
+def _place(index: int, count: int) -> float:
+    """How far right of its N a series has its marks, on the axis of log2 N."""
+    return _DODGE * ((index + 0.5) / count - 0.5)
+
+
+def _seqlen_axis(pairs: Sequence[Pair], text: Mapping[str, Any]) -> dict[str, Any]:
+    ticks: list[int] = []
+    for n in sorted({pair.seqlen for pair in pairs}):
+        if not ticks or math.log2(n / ticks[-1]) > 0.45:
+            ticks.append(n)
+    places = [math.log2(n) for n in ticks]
+    ends = (places[0] - 0.6, places[-1] + 0.6) if places else (8.5, 14.5)
+    return theme.axis(
+        title=theme.axis_title(text["axis_seqlen"], "tokens"), tickvals=places,
+        ticktext=[str(n) for n in ticks], range=list(ends), showgrid=False,
+    )  # fmt: skip
+
+
+def _ratio_axis(low: float, high: float, text: Mapping[str, Any]) -> dict[str, Any]:
+    ends = math.log10(low), math.log10(high)
+    air = 0.05 * (ends[1] - ends[0])
+    span = ends[0] - air, ends[1] + air
+    ticks = [0.0]
+    # From the outermost inwards, so that the ends of the axis have their ticks.
+    for place in map(math.log10, (*reversed(_ABOVE), *reversed(_BELOW))):
+        if span[0] <= place <= span[1] and _is_apart(place, ticks, span):
+            ticks.append(place)
+    ticks.sort()
+    return theme.axis(
+        title=theme.axis_title(text["axis_ratio"]), type="log", range=list(span),
+        tickvals=[10**tick for tick in ticks], ticktext=[f"{10**tick:.3g}" for tick in ticks],
+    )  # fmt: skip
+
+
+def _is_apart(place: float, others: Sequence[float], span: tuple[float, float]) -> bool:
+    return all(abs(place - other) >= _APART * (span[1] - span[0]) for other in others)
+
+
+def _bands(pairs: Sequence[Pair]) -> dict[int, tuple[float, float]]:
+    """By N: what the runs' own spread allows at the median call; {} where nothing spreads."""
+    found: dict[int, tuple[float, float]] = {}
+    for n in sorted({pair.seqlen for pair in pairs}):
+        spreads = [pair.own_spread for pair in pairs if pair.seqlen == n]
+        low, high = (middle(sorted(spread[side] for spread in spreads)) for side in (0, 1))
+        found[n] = (low, high)
+    return found if any(low < high for low, high in found.values()) else {}
+
+
+def _band(bands: Mapping[int, tuple[float, float]], text: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "bar", "name": "band", "width": _BAND, "x": [math.log2(n) for n in bands],
+        "base": [low for low, _ in bands.values()],
+        "y": [high - low for low, high in bands.values()],
+        "marker": {"color": theme.GRID, "line": {"width": 0}},
+        "hovertext": [
+            text["hover_band"].format(N=n, low=ratio_words(low), high=ratio_words(high))
+            for n, (low, high) in bands.items()
+        ],
+        "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _marks(name: str, pairs: Sequence[Pair], place: float) -> dict[str, Any]:
+    style = theme.style_of(name)
+    return {
+        "type": "scatter", "mode": "markers", "name": name,
+        "x": [math.log2(pair.seqlen) + place for pair in pairs],
+        "y": [pair.ratio for pair in pairs],
+        "marker": {
+            "symbol": style.marker, "size": _MARKER, "color": style.colour, "opacity": _OPACITY,
+        },
+        "hovertext": [_hover(style.label, pair) for pair in pairs], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _hover(label: str, pair: Pair) -> str:
+    first, second = (value_words(pair.first.metric, value) for value in pair.values)
+    ratio = ratio_words(pair.ratio or 1.0)
+    return f"{label}: {first} / {second} = {ratio}<br>{call_words(pair.first)}"
+
+
+def _head(
+    series: Sequence[str], has_band: bool, runs: tuple[str, str], text: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is divided by what, whose marks are whose, and what the band is."""
+    words = []
+    for name in series:
+        style = theme.style_of(name)
+        words.append(f'<span style="color:{style.text_colour}">{style.named}</span>')
+    legend = "&nbsp;&nbsp; ".join(words) or text["nothing_drawn"]
+    # Two lines of names at most: a run of many switches has many.
+    if len(words) > 5:
+        half = (len(words) + 1) // 2
+        legend = "<br>".join("&nbsp;&nbsp; ".join(part) for part in (words[:half], words[half:]))
+    title = text["title"].format(first=runs[0], second=runs[1])
+    band = f"; {text['band']}" if has_band else ""
+    return {
+        "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
+        "xshift": -48, "yshift": 6, "showarrow": False, "align": "left", "font": theme.font(),
+        "text": f"<b>{title}</b>{band}<br>{legend}",
+    }  # fmt: skip
