@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.units import capacity, duration, significant, traffic
 from fa_kernels.variants import VARIANTS
 
-_HEIGHT, _MARKER, _OPACITY = 440, 8, 0.75
+_HEIGHT, _MARKER, _OPACITY = 370, 8, 0.7
 #: Of the distance between an N and its double: what the band and what the marks take up.
-_BAND, _DODGE = 0.86, 0.68
+_BAND, _DODGE = 0.86, 0.8
+#: Names in one line of the legend.
+_PER_LINE = 5
 #: The axis of ratios shows at least this much to either side of 1.
 _LEAST = 1.1
 #: Ratios that may have a tick beside 1, from it outwards.
@@ -53,37 +56,55 @@ def in_series(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 
 
 def comparison_spec(
-    pairs: Sequence[Pair], runs: tuple[str, str], text: Mapping[str, Any]
+    pairs: Sequence[Pair], runs: tuple[str, str], metric: str, text: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A plotly spec: a mark per call, its ratio on a log axis over N; no line joins any two.
 
     The band at an N is what the p20..p80 of both runs allow there, at the median of its calls.
-    `runs` are the names of the first and the second.
+    `runs` are the names of the first and the second, `metric` is the one compared.
     """
     drawn = [pair for pair in pairs if pair.ratio is not None]
     series, bands = in_series(drawn), _bands(drawn)
-    layout = theme.base_layout(_HEIGHT)
-    layout["margin"] = {"l": 62, "r": 14, "t": 82, "b": 56}
+    lines = _head(list(series), bool(bands), runs, text)
+    top = 18 * len(lines) + 16
+    layout = theme.base_layout(_HEIGHT + top)
+    layout["margin"] = {"l": 62, "r": 14, "t": top, "b": 56}
     layout["barmode"] = "overlay"
     layout["xaxis"] = _seqlen_axis(drawn, text)
-    known = [pair.ratio or 1.0 for pair in drawn] + [y for band in bands.values() for y in band]
+    known = [pair.ratio or 1.0 for pair in drawn]
+    known += [y for band in bands.values() for y in band]
     low, high = min(known, default=1.0), max(known, default=1.0)
-    layout["yaxis"] = _ratio_axis(min(low, 1 / _LEAST), max(high, _LEAST), text)
+    title = text["axis_ratio"].format(metric=text["metrics"].get(metric, metric))
+    layout["yaxis"] = _ratio_axis(min(low, 1 / _LEAST), max(high, _LEAST), title)
     layout["shapes"] = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "layer": "below",
             "line": {"color": theme.INK, "width": 1.5},
         }
     ]  # fmt: skip
-    layout["annotations"] = [_head(list(series), bool(bands), runs, text)]
-    places = {name: _place(i, len(series)) for i, name in enumerate(series)}
-    marks = [_marks(name, own, places[name]) for name, own in series.items()]
+    layout["annotations"] = [
+        {
+            "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left",
+            "yanchor": "bottom", "xshift": -48, "yshift": 6, "showarrow": False, "align": "left",
+            "font": theme.font(), "text": "<br>".join(lines),
+        }
+    ]  # fmt: skip
+    marks = [_marks(name, own, i, len(series)) for i, (name, own) in enumerate(series.items())]
     return {"data": [*([_band(bands, text)] if bands else []), *marks], "layout": layout}
 
 
-def _place(index: int, count: int) -> float:
-    """How far right of its N a series has its marks, on the axis of log2 N."""
-    return _DODGE * ((index + 0.5) / count - 0.5)
+def _places(pairs: Sequence[Pair], index: int, count: int) -> list[float]:
+    """Where on the axis of log2 N the calls of a series stand: side by side, none upon another."""
+    of_n = Counter(pair.seqlen for pair in pairs)
+    seen: Counter[int] = Counter()
+    found = []
+    for pair in pairs:
+        within = (seen[pair.seqlen] + 0.5) / of_n[pair.seqlen]
+        seen[pair.seqlen] += 1
+        # Nine tenths of a series' part of the place, so that two series stay apart.
+        right = (index + 0.05 + 0.9 * within) / count - 0.5
+        found.append(math.log2(pair.seqlen) + _DODGE * right)
+    return found
 
 
 def _seqlen_axis(pairs: Sequence[Pair], text: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +120,7 @@ def _seqlen_axis(pairs: Sequence[Pair], text: Mapping[str, Any]) -> dict[str, An
     )  # fmt: skip
 
 
-def _ratio_axis(low: float, high: float, text: Mapping[str, Any]) -> dict[str, Any]:
+def _ratio_axis(low: float, high: float, title: str) -> dict[str, Any]:
     ends = math.log10(low), math.log10(high)
     air = 0.05 * (ends[1] - ends[0])
     span = ends[0] - air, ends[1] + air
@@ -110,7 +131,7 @@ def _ratio_axis(low: float, high: float, text: Mapping[str, Any]) -> dict[str, A
             ticks.append(place)
     ticks.sort()
     return theme.axis(
-        title=theme.axis_title(text["axis_ratio"]), type="log", range=list(span),
+        title=theme.axis_title(title), type="log", range=list(span),
         tickvals=[10**tick for tick in ticks], ticktext=[f"{10**tick:.3g}" for tick in ticks],
     )  # fmt: skip
 
@@ -143,11 +164,11 @@ def _band(bands: Mapping[int, tuple[float, float]], text: Mapping[str, Any]) -> 
     }  # fmt: skip
 
 
-def _marks(name: str, pairs: Sequence[Pair], place: float) -> dict[str, Any]:
+def _marks(name: str, pairs: Sequence[Pair], index: int, count: int) -> dict[str, Any]:
     style = theme.style_of(name)
     return {
         "type": "scatter", "mode": "markers", "name": name,
-        "x": [math.log2(pair.seqlen) + place for pair in pairs],
+        "x": _places(pairs, index, count),
         "y": [pair.ratio for pair in pairs],
         "marker": {
             "symbol": style.marker, "size": _MARKER, "color": style.colour, "opacity": _OPACITY,
@@ -164,21 +185,16 @@ def _hover(label: str, pair: Pair) -> str:
 
 def _head(
     series: Sequence[str], has_band: bool, runs: tuple[str, str], text: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What is divided by what, whose marks are whose, and what the band is."""
+) -> list[str]:
+    """Lines above the axes: what is divided by what, whose marks are whose, what the band is."""
     words = []
     for name in series:
         style = theme.style_of(name)
         words.append(f'<span style="color:{style.text_colour}">{style.named}</span>')
-    legend = "&nbsp;&nbsp; ".join(words) or text["nothing_drawn"]
-    # Two lines of names at most: a run of many switches has many.
-    if len(words) > 5:
-        half = (len(words) + 1) // 2
-        legend = "<br>".join("&nbsp;&nbsp; ".join(part) for part in (words[:half], words[half:]))
     title = text["title"].format(first=runs[0], second=runs[1])
-    band = f"; {text['band']}" if has_band else ""
-    return {
-        "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
-        "xshift": -48, "yshift": 6, "showarrow": False, "align": "left", "font": theme.font(),
-        "text": f"<b>{title}</b>{band}<br>{legend}",
-    }  # fmt: skip
+    lines = [f"<b>{title}</b>"] if all(runs) else []
+    lines += [
+        "&nbsp;&nbsp; ".join(words[i : i + _PER_LINE]) for i in range(0, len(words), _PER_LINE)
+    ]
+    lines += [] if words else [text["nothing_drawn"]]
+    return [*lines, text["band"]] if has_band else lines

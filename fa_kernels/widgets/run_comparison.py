@@ -22,6 +22,7 @@ from fa_kernels.widgets.fold import Fold
 from fa_kernels.widgets.run_comparison_words import (
     about_table,
     departures_table,
+    names_of,
     notes_of,
     takeaway,
 )
@@ -179,13 +180,15 @@ class RunComparison(DrawnView):
         found = self.runs.pairs(setting.first, setting.second)
         if isinstance(found, str):
             self.recorded = None
-            self._show(comparison_spec([], ("", ""), self.text), found, "", [], "", stamp)
+            self._show(
+                comparison_spec([], ("", ""), setting.metric, self.text), found, "", [], "", stamp
+            )
             return
         self.recorded = found
         where = (setting.metric, setting.dtype, setting.head_dim)
         pairs = found.pairs(*where)
         said = takeaway(found, pairs, *where)
-        spec = comparison_spec(pairs, (setting.first, setting.second), self.text)
+        spec = comparison_spec(pairs, names_of(found), setting.metric, self.text)
         notes = notes_of(found, pairs, found.alone(*where))
         table = departures_table(found, setting.metric, pairs)
         self._show(spec, said, table, notes, about_table(found), stamp)

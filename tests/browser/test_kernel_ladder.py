@@ -12,7 +12,7 @@ from tests.browser.lab import LabPage
 
 FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets with a figure, from top to bottom.
-MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation")
+MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation", "runs")
 
 
 @pytest.fixture
@@ -53,6 +53,27 @@ def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:
         assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
         expect(shown.locator("table")).to_be_attached()
     ladder.show("[data-fa-table=compiled-check]")
+
+
+def test_two_runs_are_compared_and_exchanged(ladder: LabPage) -> None:
+    shown = view(ladder, "runs")
+    sentence, note = shown.locator("[data-fa-runs]"), shown.locator(".falab-note").first
+    first, second = (
+        shown.locator(f'[data-fa-choice="{name}"] select') for name in ("first run", "second run")
+    )
+    one, other = (box.locator("option:checked").text_content() for box in (first, second))
+    assert one and other and one != other
+    older, newer = (words.split(" ")[0] for words in (one, other))
+    expect(sentence).to_contain_text(f"Time of {older} over {newer}")
+    expect(note).to_contain_text("20 to p80")
+    first.select_option(label=other)
+    expect(sentence).to_contain_text(f"Time of {newer} over {older}")
+    shown.locator('[data-fa-choice="quantity"] select').select_option(label="counted bytes")
+    expect(sentence).to_contain_text("median 1.000")
+    assert not shown.locator("[data-fa-message]").count()
+    shown.locator(".falab-fold summary").press("Enter")
+    expect(shown.locator('[data-fa-table="runs-said"]')).to_contain_text("notes")
+    assert not ladder.page.locator(".jp-mod-editMode").count(), "Lab took a key for itself"
 
 
 def test_a_rung_is_chosen_and_read(ladder: LabPage) -> None:
@@ -115,7 +136,7 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
         box, page = long.bounding_box(), shown.bounding_box()
         assert box and page and box["x"] + box["width"] <= page["x"] + page["width"] + 1
         assert long.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), "names cut off"
-    for mark in ("ladder", "roofline", "utilisation"):
+    for mark in ("ladder", "roofline", "utilisation", "runs"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")
         said = text_of(sentence)
