@@ -202,7 +202,8 @@ def about_table(recorded: RecordedPairs) -> str:
     text, runs = labels("run_comparison"), (recorded.first, recorded.second)
     body = [[key, *(_said(run, key) for run in runs)] for key in _said_keys(runs)]
     head = ["", *(run.run_id for run in runs)]
-    return html_table("runs-said", text["about_caption"], head, body, "falab-table falab-dense")
+    css = "falab-table falab-dense falab-words"
+    return html_table("runs-said", text["about_caption"], head, body, css)
 
 
 def _said_keys(runs: Sequence[Run]) -> list[str]:
@@ -213,7 +214,7 @@ def _said_keys(runs: Sequence[Run]) -> list[str]:
 def _said(run: Run, key: str) -> str:
     value: Any = run.about.get(key)
     if value is None:
-        return labels("run_comparison")["no_notes"] if key == "notes" else ""
+        return str(labels("run_comparison")["no_notes" if key == "notes" else "not_said"])
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(one)}" for name, one in value.items())
     return " ".join(map(_plain, value)) if isinstance(value, list) else _plain(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +50,14 @@ def test_scripts_are_there_and_ask_for_nothing_outside() -> None:
 def test_it_fits_beside_the_file_browser_of_a_small_window() -> None:
     """JupyterLab's cell has 848 px in a window of 1280 px, of which a scroll bar takes 15 or 17."""
     assert LiveFigure().least_width <= 848 - 17
+
+
+@pytest.mark.parametrize("path", sorted(live_figure.STATIC.glob("*.css")), ids=lambda p: p.name)
+def test_every_brace_of_a_style_sheet_is_closed(path: Path) -> None:
+    """A rule left open swallows all that follow, without a word from the browser."""
+    sheet = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    depth = 0
+    for brace in re.findall("[{}]", sheet):
+        depth += 1 if brace == "{" else -1
+        assert 0 <= depth <= 2  # a rule in a query
+    assert depth == 0
