@@ -196,7 +196,7 @@ def _said(path: Path, key: str, otherwise: str) -> str:
         return otherwise
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def load_run(run_id: str, root: Path | None = None) -> Run:
     """Read and validate one run.
 
