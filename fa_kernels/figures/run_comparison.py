@@ -16,8 +16,8 @@ from fa_kernels.variants import VARIANTS
 _HEIGHT, _MARKER, _OPACITY = 370, 8, 0.7
 #: Of the distance between an N and its double: what the band and what the marks take up.
 _BAND, _DODGE = 0.86, 0.8
-#: Names in one line of the legend.
-_PER_LINE = 5
+#: Letters in one line of the legend: what fits where the page is narrowest.
+_LETTERS = 66
 #: The axis of ratios shows at least this much to either side of 1.
 _LEAST = 1.1
 #: Ratios that may have a tick beside 1, from it outwards.
@@ -187,14 +187,24 @@ def _head(
     series: Sequence[str], has_band: bool, runs: tuple[str, str], text: Mapping[str, Any]
 ) -> list[str]:
     """Lines above the axes: what is divided by what, whose marks are whose, what the band is."""
-    words = []
-    for name in series:
-        style = theme.style_of(name)
-        words.append(f'<span style="color:{style.text_colour}">{style.named}</span>')
     title = text["title"].format(first=runs[0], second=runs[1])
     lines = [f"<b>{title}</b>"] if all(runs) else []
-    lines += [
-        "&nbsp;&nbsp; ".join(words[i : i + _PER_LINE]) for i in range(0, len(words), _PER_LINE)
-    ]
-    lines += [] if words else [text["nothing_drawn"]]
+    lines += _legend(series)
+    lines += [] if series else [text["nothing_drawn"]]
     return [*lines, text["band"]] if has_band else lines
+
+
+def _legend(series: Sequence[str]) -> list[str]:
+    """Names in the colours of words, as many to a line as fit."""
+    lines: list[str] = []
+    room = 0
+    for name in series:
+        style = theme.style_of(name)
+        words = f'<span style="color:{style.text_colour}">{style.named}</span>'
+        if len(style.named) > room:
+            lines.append(words)
+            room = _LETTERS - len(style.named)
+        else:
+            lines[-1] += f"&nbsp;&nbsp; {words}"
+            room -= len(style.named) + 3
+    return lines

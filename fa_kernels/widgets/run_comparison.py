@@ -124,7 +124,7 @@ class RunComparison(DrawnView):
     recorded: RecordedPairs | None
 
     section, mark = "run_comparison", "runs"
-    least_width = 620
+    least_width = 540
 
     def __init__(self, asked: Asked, runs: RunsOnDisk) -> None:
         text, self.runs, self._quiet = labels(self.section), runs, False

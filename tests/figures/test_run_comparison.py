@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_bytes_have_no_band(two_gpus: RecordedPairs) -> None:
     assert len(marks(spec)) == len(spec["data"]) and {y for t in marks(spec) for y in t["y"]} == {1}
     assert "counted bytes" in spec["layout"]["yaxis"]["title"]["text"]
     assert TEXT["band"] not in spec["layout"]["annotations"][0]["text"]
+
+
+def test_every_series_is_named_on_lines_that_fit(two_gpus: RecordedPairs) -> None:
+    pairs = two_gpus.pairs("latency_ms")
+    layout = spec_of(pairs)["layout"]
+    lines = layout["annotations"][0]["text"].split("<br>")[1:-1]
+    plain = [re.sub("<[^>]+>", "", line).replace("&nbsp;", " ") for line in lines]
+    assert len(plain) > 1 and all(len(line) < 75 for line in plain)
+    for name in in_series(pairs):
+        assert any(theme.style_of(name).named in line for line in plain)
+    assert layout["margin"]["t"] > 17 * (len(lines) + 2)
 
 
 def test_nothing_to_draw_says_so() -> None:
