@@ -136,7 +136,7 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
         box, page = long.bounding_box(), shown.bounding_box()
         assert box and page and box["x"] + box["width"] <= page["x"] + page["width"] + 1
         assert long.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), "names cut off"
-    for mark in ("ladder", "roofline", "utilisation", "runs"):
+    for mark in ("ladder", "roofline", "utilisation"):
         shown = view(ladder, mark)
         sentence = shown.locator(f"[data-fa-{mark}]")
         said = text_of(sentence)
