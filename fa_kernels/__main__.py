@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--counters", action="store_true", help="DRAM and L2 bytes by Nsight Compute instead"
     )
+    measure.add_argument("--shapes", choices=("figure2",), help="with --counters: its backwards")
     measure.add_argument(
         "--backward", action="store_true", help="backward passes: time, bytes and memory instead"
     )
@@ -198,6 +199,8 @@ def _measure(args: argparse.Namespace) -> int:
         sys.exit("--pass says which passes --speed times: give both, or leave it out.")
     if args.counters:
         return _measure_counters(args)
+    if args.shapes:
+        sys.exit("--shapes says what --counters reads: give both, or neither.")
     if args.backend and not args.numerics:
         sys.exit("--backend says where --numerics computes: give both, or leave it out.")
     for kind in SPECIAL_KINDS:
@@ -239,18 +242,18 @@ def _measure_counters(args: argparse.Namespace) -> int:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         sys.exit(f"--counters has shapes of its own and takes no {flags}: leave it out.")
     _refuse_without_gpu("measure")
-    from fa_kernels.measure.counter_shapes import choose_shapes
+    from fa_kernels.measure.counter_shapes import chosen
     from fa_kernels.measure.counters import measure_counters
     from fa_kernels.measure.ncu import NcuRefused
     from fa_kernels.measure.special_run import refuse_other_kind
 
-    root, label = args.out or records.MEASURED_DIR, args.label or "counters"
+    root = args.out or records.MEASURED_DIR
     try:
         refuse_other_kind(args.resume, root, "counters")
-        shapes = choose_shapes(*(getattr(args, name) for name in limits))
+        choice = chosen(args.shapes, *(getattr(args, name) for name in limits))
         seconds = args.minutes and args.minutes * 60
         folder, finished = measure_counters(
-            root, label, _command_line(), args.resume, args.commit, seconds, shapes=shapes
+            root, args.label, _command_line(), args.resume, args.commit, seconds, choice=choice
         )
     except NcuRefused as refusal:
         # No failure: counters are refused on many machines, and everything else works there.

@@ -68,7 +68,8 @@ GROUPS = (
         ("l2_bytes", "l2_read_bytes", "l2_write_bytes", "l2_hit_pct"),
     ),
     Group(
-        ("issue", "fma", "tensor", "warps"), ("sm_pct", "fma_pct", "tensor_pct", "occupancy_pct")
+        ("issue", "fma", "tensor", "warps"),
+        ("sm_pct", "fma_pct", "tensor_pct", "occupancy_pct"),
     ),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 Sets = Sequence[tuple[Group, Sequence[Sequence[str]]]]
 
 
-def single_pass_sets(ncu: str, say: Say) -> Sets:
+def single_pass_sets(ncu: str, say: Say, groups: Sequence[Group] = GROUPS) -> Sets:
     """Each group's counters, divided until ncu needs one pass for each set; tried on a known read.
 
     Raises:
@@ -30,7 +30,7 @@ def single_pass_sets(ncu: str, say: Say) -> Sets:
     """
     known = known_counters(ncu)
     found = []
-    for group in GROUPS:
+    for group in groups:
         wanted = [name_for_ncu(counter, known) for counter in group.counters]
         sets = list(_divided(ncu, wanted, say))
         if sets:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.point import UNTILED, Contender, our_contender, peer_contender
-from fa_kernels.measure.records import OURS
+from fa_kernels.measure.counted_pass import TRAINED, backward_plans, training_contender
+from fa_kernels.measure.counter_metrics import GROUPS, Group
+from fa_kernels.measure.paper_calls import (
+    IN_FIGURE,
+    PEERS,
+    RIGHT_DENSITIES,
+    SPARSE_IN_FIGURE,
+    figure_2_right,
+    masked,
+)
+from fa_kernels.measure.point import UNTILED, Contender, our_contender, peer_contender, row_of
+from fa_kernels.measure.records import OURS, ContenderKey, Row
+from fa_kernels.measure.speed_backward import FIG2_LEFT
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
@@ -69,7 +81,32 @@ SHAPES = (
     _of_tokens(4096, 64, "float32"),
     _of_tokens(4096, 64, "bfloat16"),
 )
-Call = tuple[AttentionProblem, Contender]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call whose counters are read: a problem, who computes it, and which pass of it."""
+
+    problem: AttentionProblem
+    contender: Contender
+    pass_: str = "fwd"
+
+    @property
+    def key(self) -> CallKey:
+        """What tells its rows from others': with it a resumed run knows what is done."""
+        return self.problem, self.contender.key, self.pass_
+
+    def row(self, metric: str, **what: Any) -> Row:
+        """A row about the call; `what` as `row_of` takes it."""
+        return replace(row_of(self.problem, self.contender, metric, **what), pass_=self.pass_)
+
+
+CallKey = tuple[AttentionProblem, ContenderKey, str]
+
+
+def key_of(row: Row) -> CallKey:
+    """`Call.key` of the call that a row is about."""
+    return row.problem, row.contender, row.pass_
 
 
 def shape_calls(shape: Shape) -> list[Call]:
@@ -81,12 +118,12 @@ def shape_calls(shape: Shape) -> list[Call]:
             continue
         for tiling in _tilings(variant, shape):
             contender = our_contender(variant, variant.nearest_tiling(problem, tiling), problem)
-            plan = plan_of(problem, contender)
+            plan = next(iter(plans_of(Call(problem, contender))), None)
             # A kernel without tiles would otherwise be profiled once per tiling.
             launch = (tuple(plan.macros.items()), plan.steps) if plan else contender.tiling
             found.setdefault((variant.name, launch), contender)
     peers = [peer_contender(BASELINES[name], problem) for name in installed_peers()]
-    return [(problem, contender) for contender in (*found.values(), *peers)]
+    return [Call(problem, contender) for contender in (*found.values(), *peers)]
 
 
 def _tilings(variant: Variant, shape: Shape) -> tuple[Tiling, ...]:
@@ -129,9 +166,69 @@ def all_calls(shapes: Sequence[Shape] = SHAPES) -> list[Call]:
     return [call for shape in shapes for call in shape_calls(shape)]
 
 
-def plan_of(problem: AttentionProblem, contender: Contender) -> LaunchPlan | None:
-    """What a contender of ours launches; None for a peer, and for what its kernel refuses."""
+def figure_2_calls() -> list[Call]:
+    """FlashAttention's figure 2 beside the forwards of its left and middle, which `SHAPES` has.
+
+    First what the figure is of, forward and backward in one: left, of everybody shown there, and
+    right, dense and at each density; then the backward of the left alone. So a run that is stopped
+    lacks what can best be done without.
+    """
+    peers = [name for name in installed_peers() if name in PEERS]
+    left = [(OURS, name) for name in IN_FIGURE]
+    left += [(name, BASELINES[name].variant) for name in peers]
+    right, sparse = figure_2_right(), [(OURS, name) for name in SPARSE_IN_FIGURE]
+    over_density = [right, *(masked(right, density) for density in RIGHT_DENSITIES)]
+    wanted = [(FIG2_LEFT, "both", left), *((p, "both", sparse) for p in over_density)]
+    wanted.append((FIG2_LEFT, "bwd", left))
+    return [
+        Call(problem, training_contender(*who, problem, pass_), pass_)
+        for problem, pass_, series in wanted
+        for who in series
+    ]
+
+
+def plans_of(call: Call) -> tuple[LaunchPlan, ...]:
+    """What a call of ours launches; () for a peer, and for what a kernel refuses."""
+    problem, contender = call.problem, call.contender
     if contender.provider == OURS:
         with contextlib.suppress(ValueError, NotImplementedError):
-            return VARIANTS[contender.variant].plan(problem, contender.tiling or UNTILED)
-    return None
+            if call.pass_ in TRAINED:
+                return backward_plans(problem, contender.variant, call.pass_)
+            return (VARIANTS[contender.variant].plan(problem, contender.tiling or UNTILED),)
+    return ()
+
+
+def plans_to_compile(call: Call) -> tuple[LaunchPlan, ...]:
+    """`plans_of`; of a backward also the forward that it starts from."""
+    return plans_of(replace(call, pass_="both") if call.pass_ == "bwd" else call)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a run of counters reads: `calls()` on this GPU, of these groups; its usual label."""
+
+    label: str
+    calls: Callable[[], list[Call]]
+    groups: tuple[Group, ...] = GROUPS
+
+
+GRID = Chosen("counters", lambda: all_calls(SHAPES))
+#: DRAM and L2, which the pages about the figure show.
+FIGURE_2 = Chosen("counters-figure2", figure_2_calls, GROUPS[:2])
+
+
+def chosen(name: str | None, *sizes: Sequence[Any] | None) -> Chosen:
+    """The choice of that name; of the grid's shapes those with these `sizes` (`choose_shapes`).
+
+    Raises:
+        ValueError: no shape is left, or sizes of a figure, which has its own.
+    """
+    if name != "figure2":
+        shapes = choose_shapes(*sizes)
+        return replace(GRID, calls=lambda: all_calls(shapes))
+    if any(size is not None for size in sizes):
+        raise ValueError(
+            "--shapes figure2 is of that figure's sizes: leave out --seqlens, --head-dims, "
+            "--dtypes and --sram-kib, or --shapes."
+        )
+    return FIGURE_2

@@ -17,7 +17,14 @@ from fa_kernels.cuda.launch import load_in_parallel
 from fa_kernels.measure import point, records
 from fa_kernels.measure.counter_metrics import GROUPS, Group, launches_by_job, metrics_of, totals
 from fa_kernels.measure.counter_passes import Say, Sets, run_jobs, single_pass_sets
-from fa_kernels.measure.counter_shapes import SHAPES, Call, Shape, all_calls, plan_of
+from fa_kernels.measure.counter_shapes import (
+    GRID,
+    Call,
+    Chosen,
+    key_of,
+    plans_of,
+    plans_to_compile,
+)
 from fa_kernels.measure.ncu import Launch, find_ncu, ncu_version
 from fa_kernels.measure.profiled import END, Job, Outcome
 from fa_kernels.measure.records import Row
@@ -30,7 +37,10 @@ METHOD = (
     "Before each call, after a warm-up, a kernel reads 1 GiB: the L2 is cold and, unlike after a "
     "write, holds nothing to write back. Nothing is flushed between the launches of one call: what "
     "the L2 carries from one to the next is part of the finding. The output of every profiled call "
-    "is held against float64. Bytes and times are summed over all launches of the call, "
+    "is held against float64, of a backward dq, dk and dv of the first and the last head. A "
+    "backward alone (bwd) starts from what a forward before it saved; both: a forward and its "
+    "backward as one call. Launches are of kernels: memsets, such as that of the sums of dq, are "
+    "none and not read. Bytes and times are summed over all launches of the call, "
     "percentages weighted by their times. DRAM bytes are those of the call's launches alone; "
     "dram_writeback_bytes is what it left in the L2, written back by a second 1 GiB read. L2 bytes "
     "are the 32-byte sectors that the SMs asked of the L2 (srcunit_tex), not what its halves pass "
@@ -49,15 +59,17 @@ MARGIN_S = 25.0
 
 def measure_counters(
     root: Path,
-    label: str,
+    label: str | None,
     command: str,
     resume: str | None = None,
     commit: str | None = None,
     deadline_s: float | None = None,
     say: Say = print,
-    shapes: Sequence[Shape] = SHAPES,
+    choice: Chosen = GRID,
 ) -> tuple[Path, bool]:
-    """Read the counters of `shapes` into a new run, or finish one; its folder, and if it is.
+    """Read the counters of `choice` into a new run, or finish one; its folder, and if it is.
+
+    Without a label it has the usual one of the choice.
 
     Raises:
         NcuRefused: ncu is not there or may not read counters; no run is started then.
@@ -70,16 +82,16 @@ def measure_counters(
         say(text)
         notes.append(text)
 
-    sets = single_pass_sets(ncu, note)
+    sets = single_pass_sets(ncu, note, choice.groups)
     about: dict[str, Any] = {
         "method": METHOD,
         "kind": "counters",
         "ncu": ncu_version(ncu),
         "notes": notes,
     }
-    folder = start_run(label, command, root, resume, commit, **about)
+    folder = start_run(label or choice.label, command, root, resume, commit, **about)
     end = None if deadline_s is None else start + deadline_s
-    return folder, run_counters(folder, ncu, sets, end, say, shapes)
+    return folder, run_counters(folder, ncu, sets, end, say, choice)
 
 
 def run_counters(
@@ -88,7 +100,7 @@ def run_counters(
     sets: Sets,
     end: float | None = None,
     say: Say = print,
-    shapes: Sequence[Shape] = SHAPES,
+    choice: Chosen = GRID,
 ) -> bool:
     """Read what is missing from the run in `folder`; True if nothing is missing any more.
 
@@ -97,11 +109,11 @@ def run_counters(
     """
     records.load_run.cache_clear()
     rows = list(records.load_run(folder.name, folder.parent).rows)
-    calls = all_calls(shapes)
+    calls = choice.calls()
     refused = list(_refusals(calls, rows))
     _record(folder, rows, refused)
-    plans = [plan_of(*call) for call in _todo(calls, rows, GROUPS[0])]
-    compiled = load_in_parallel(plan for plan in plans if plan)
+    todo = _todo(calls, rows, GROUPS[0])
+    compiled = load_in_parallel(plan for call in todo for plan in plans_to_compile(call))
     say(f"{len(calls)} calls, {len(refused)} of them not to be made; compiled {compiled} kernels")
     return all(_finish(folder, rows, ncu, *one, calls, end, say) for one in sets)
 
@@ -146,20 +158,21 @@ def _record(folder: Path, rows: list[Row], found: Sequence[Row]) -> None:
 
 def _refusals(calls: Sequence[Call], rows: Sequence[Row]) -> Iterator[Row]:
     """A row for every call that is not to be tried and has none yet."""
-    seen = {(row.problem, row.contender) for row in rows}
-    for problem, contender in calls:
-        if (problem, contender.key) not in seen and (why := point.verdict_on(problem, contender)):
-            yield point.row_of(problem, contender, LEAD, status=why[0], detail=why[1])
+    seen = {key_of(row) for row in rows}
+    for call in calls:
+        why = None if call.key in seen else point.verdict_on(call.problem, call.contender)
+        if why:
+            yield call.row(LEAD, status=why[0], detail=why[1])
 
 
 def _todo(calls: Sequence[Call], rows: Sequence[Row], group: Group) -> list[Call]:
     """Calls without a row of this group, but not those that the first group gave up."""
     done = {
-        (row.problem, row.contender)
+        key_of(row)
         for row in rows
         if row.metric in group.metrics or (row.metric == LEAD and row.status != "ok")
     }
-    return [call for call in calls if (call[0], call[1].key) not in done]
+    return [call for call in calls if call.key not in done]
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,7 @@ def _read_group(
     ncu: str, group: Group, sets: Sequence[Sequence[str]], calls: Sequence[Call], end: float | None
 ) -> tuple[list[Row], str]:
     """Rows of the calls that were answered in every set, and why it stopped early, or ""."""
-    asked = [Job.of(number, *call) for number, call in enumerate(calls)]
+    asked = [Job.of(n, call.problem, call.contender, call.pass_) for n, call in enumerate(calls)]
     answers: dict[int, _Answer] = {}
     rows: list[Row] = []
     stopped = ""
@@ -187,7 +200,7 @@ def _read_group(
         new, failures, stopped = _read_set(ncu, counters, asked, calls, group is GROUPS[0], left)
         for outcome in failures:
             call, status = calls[outcome.number], outcome.status
-            rows.append(point.row_of(*call, group.metrics[0], status=status, detail=outcome.detail))
+            rows.append(call.row(group.metrics[0], status=status, detail=outcome.detail))
         answers = {
             number: replace(answer, counted={**answer.counted, **answers[number].counted})
             if number in answers
@@ -237,10 +250,12 @@ def _fault(call: Call, launches: Sequence[Launch]) -> str:
     """What is wrong with the launches that were profiled for a call, or ""."""
     if not launches:
         return "ncu profiled no launch of this call"
-    plan = plan_of(*call)
     names = Counter(_function(launch) for launch in launches)
-    if plan and (missing := Counter(step.entry for step in plan.steps) - names):
+    wanted = Counter(step.entry for plan in plans_of(call) for step in plan.steps)
+    if missing := wanted - names:
         return f"ncu profiled {_launched(launches)}, without {', '.join(missing)}"
+    if call.pass_ == "both" and len(launches) < 2:
+        return f"ncu profiled {_launched(launches)}: a forward, or its backward, is not there"
     return ""
 
 
@@ -262,8 +277,8 @@ def _rows(call: Call, group: Group, answer: _Answer) -> Iterator[Row]:
         # A row all the same, or the group would be read again and again.
         missing = set(group.counters) - set(answer.counted)
         detail = f"ncu gave no value of {', '.join(sorted(missing))}: {answer.detail}"
-        yield point.row_of(*call, group.metrics[0], status="refused", detail=detail)
+        yield call.row(group.metrics[0], status="refused", detail=detail)
     for metric, value in found.items():
         apart = f"{NOT_A_LATENCY}; " if metric == "ncu_latency_ms" else ""
         detail = f"{apart}{answer.detail}"
-        yield point.row_of(*call, metric, value=value, error=answer.max_abs_err, detail=detail)
+        yield call.row(metric, value=value, error=answer.max_abs_err, detail=detail)

@@ -2,32 +2,31 @@
 
 `python -m fa_kernels.measure.profiled JOBS REPORT` is started by `measure/counters.py`. It profiles
 `fa_calibrate` first, a read of a known number of bytes, then for each job `fa_before_<job>`, the
-launches of one call, and `fa_after`. Names tell the launches apart, whatever a library launches.
+launches of one call, and `fa_after`. Names tell the launches apart, whatever a library launches
+and however many: of a backward pass all that stand between two marks are one call's.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.measure import memory, point
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.check import Truth
-from fa_kernels.measure.point import (
-    UNTILED,
-    Contender,
-    our_contender,
-    peer_contender,
-    random_inputs,
-)
+from fa_kernels.measure.counted_pass import TRAINED, Workbench, training_contender
+from fa_kernels.measure.mask_column import mask_text, parse_mask
+from fa_kernels.measure.point import UNTILED, Contender, our_contender, peer_contender
 from fa_kernels.measure.records import OURS
 from fa_kernels.measure.sweep import Estimates
 from fa_kernels.measure.timing import FLUSH_BYTES, LONG_MS
@@ -58,7 +57,10 @@ __device__ __noinline__ void read_all(const uint4* data, long long count, unsign
 
 @dataclass(frozen=True)
 class Job:
-    """One call to profile: a problem's sizes, and who computes it with which tiles."""
+    """One call to profile: a problem's sizes, and who computes which pass of it with which tiles.
+
+    `block_mask` and `density` are as in a row, "" for no mask.
+    """
 
     number: int
     provider: str
@@ -70,35 +72,51 @@ class Job:
     dtype: str
     block_m: int | None
     block_n: int | None
+    pass_: str = "fwd"
+    block_mask: str = ""
+    density: float = 1.0
 
     @classmethod
-    def of(cls, number: int, problem: AttentionProblem, contender: Contender) -> Job:
+    def of(
+        cls, number: int, problem: AttentionProblem, contender: Contender, pass_: str = "fwd"
+    ) -> Job:
         """The job that `problem` and `contender` make again in another process."""
         p = problem
         sizes = (p.batch, p.nheads, p.seqlen_q, p.head_dim, p.dtype)
-        provider, variant, *tiles = contender.key
-        return cls(number, provider, variant, *sizes, *tiles)
+        provider, variant, block_m, block_n = contender.key
+        mask = (mask_text(p), 1.0 if p.block_mask is None else p.block_mask.density)
+        return cls(number, provider, variant, *sizes, block_m, block_n, pass_, *mask)
 
     @property
     def problem(self) -> AttentionProblem:
-        """The attention call to make: square, without a mask."""
+        """The attention call to make: square, without a mask but for that of blocks."""
         sizes = (self.batch, self.nheads, self.seqlen, self.seqlen, self.head_dim)
-        return AttentionProblem(*sizes, self.dtype)
+        mask = None
+        if self.block_mask:
+            name, block_m, block_n = parse_mask(self.block_mask)
+            blocks = (self.seqlen, self.seqlen, block_m, block_n)
+            mask = BlockMask.pattern(name, *blocks, self.density)
+        return AttentionProblem(*sizes, self.dtype, block_mask=mask)
 
     @property
     def contender(self) -> Contender:
-        """Who makes it."""
+        """Who makes it.
+
+        Raises:
+            ValueError: passes of training have their own tiles, and on this GPU not these.
+        """
+        if self.pass_ in TRAINED:
+            made = training_contender(self.provider, self.variant, self.problem, self.pass_)
+            if made.key[2:] != (self.block_m, self.block_n):
+                asked = (self.block_m, self.block_n)
+                raise ValueError(f"{self.variant} has tiles {made.key[2:]} here, not {asked}")
+            return made
         if self.provider != OURS:
             return peer_contender(BASELINES[self.provider], self.problem)
         tiling = UNTILED
         if self.block_m is not None and self.block_n is not None:
             tiling = Tiling(self.block_m, self.block_n)
         return our_contender(VARIANTS[self.variant], tiling, self.problem)
-
-    @property
-    def roundings(self) -> int:
-        """How often O is rounded to the io dtype on its way, as `Truth.check` wants to know."""
-        return self.contender.roundings
 
 
 @dataclass(frozen=True)
@@ -179,20 +197,18 @@ def profile_jobs(
     before. Ends before the first job after `deadline_s` seconds; the last outcome says so.
     """
     start = time.monotonic()
-    estimates = Estimates()
+    estimates: dict[str, Estimates] = defaultdict(Estimates)  # by pass
     for problem, group in groupby(jobs, key=lambda job: job.problem):
-        inputs = truth = None
+        at = None
         for job in group:
             if time.monotonic() - start > deadline_s:
                 yield Outcome(END, "end", "deadline")
                 return
             try:
+                gc.collect()  # what a graph of torch's holds
                 memory.free_pools()
-                if inputs is None or truth is None:
-                    inputs = random_inputs(problem)
-                    truth = Truth(inputs, problem)
-                    memory.free_pools()
-                yield _profile_one(job, region, with_after, inputs, truth, estimates)
+                at = at or Workbench(problem)
+                yield _profile_one(job, region, with_after, at, estimates)
             except Exception as error:  # a peer may refuse in many ways; the run must go on
                 yield Outcome(job.number, "failed", _in_one_line(error))
     yield Outcome(END, "end", "")
@@ -204,23 +220,22 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _profile_one(
-    job: Job, region: Region, with_after: bool, inputs: list[Any], truth: Truth, known: Estimates
+    job: Job, region: Region, with_after: bool, at: Workbench, known: Mapping[str, Estimates]
 ) -> Outcome:
-    problem, contender = job.problem, job.contender
-    estimate = known.of(problem, contender)
+    problem, contender, estimates = at.problem, job.contender, known[job.pass_]
+    estimate = estimates.of(problem, contender)
     if estimate is not None and estimate > point.MAX_LATENCY_MS:
         detail = point.too_slow(estimate, point.MAX_LATENCY_MS)
         return Outcome(job.number, "skipped (estimated)", detail)
-    call = contender.prepare(*inputs, problem)
-    known.learn(point.row_of(problem, contender, "latency_ms", value=_warm_up(call, estimate)))
+    call = at.prepare(contender, job.pass_)
+    # A backward alone makes the forward that it starts from here, before it is profiled.
+    ms = _warm_up(call, estimate)
+    estimates.learn(point.row_of(problem, contender, "latency_ms", value=ms))
     result = region.call(job.number, call, with_after)
-    out, lse = result if isinstance(result, tuple) else (result, None)
-    check = truth.check(out, lse, job.roundings)
-    if not check.ok:
-        detail = f"wrong: error {check.out_err:.3g} (limit {check.out_limit:.3g})"
-        return Outcome(job.number, "failed", detail)
-    detail = f"{check.rows} of {problem.seqlen_q} rows checked"
-    return Outcome(job.number, "ok", detail, check.out_err)
+    checked = at.check(result, contender, job.pass_)
+    if checked.fault:
+        return Outcome(job.number, "failed", checked.fault)
+    return Outcome(job.number, "ok", checked.detail, checked.error)
 
 
 def _warm_up(call: Callable[[], Any], estimate: float | None) -> float:

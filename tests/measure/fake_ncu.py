@@ -90,10 +90,10 @@ def play(asked: dict, fault: str, at: str, report: Path) -> tuple[list[str], int
 
 
 def entries(job: dict) -> list[str]:
-    # The names come with the environment: the fake knows no variant.
-    return json.loads(os.environ["FAKE_NCU_ENTRIES"]).get(
-        job["variant"], ["void at::gemm<3, 4>(x)"]
-    )
+    # The names come with the environment, of a backward by "variant pass": the fake knows none.
+    names = json.loads(os.environ["FAKE_NCU_ENTRIES"])
+    forward = names.get(job["variant"], ["void at::gemm<3, 4>(x)"])
+    return names.get(f"{job['variant']} {job['pass_']}", forward)
 
 
 def table(kernels: list[str], metrics: list[str], passes: int, lacking: str | None) -> list[str]:

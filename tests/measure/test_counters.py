@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fa_kernels import __main__ as cli
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch
-from fa_kernels.measure import counter_shapes, counters, memory, ncu, records, sweep
+from fa_kernels.measure import (
+    counted_pass,
+    counter_shapes,
+    counters,
+    memory,
+    ncu,
+    paper_entries,
+    records,
+    sweep,
+)
 from fa_kernels.measure.counter_metrics import (
     COUNTERS,
     GROUPS,
@@ -21,14 +33,28 @@ from fa_kernels.measure.counter_metrics import (
     name_for_ncu,
     totals,
 )
-from fa_kernels.measure.counter_shapes import SHAPES, Shape, choose_shapes, plan_of, shape_calls
+from fa_kernels.measure.counter_shapes import (
+    FIGURE_2,
+    SHAPES,
+    Call,
+    Chosen,
+    Shape,
+    choose_shapes,
+    chosen,
+    figure_2_calls,
+    plans_of,
+    plans_to_compile,
+    shape_calls,
+)
 from fa_kernels.measure.counters import FIRST_CALLS
 from fa_kernels.measure.ncu import Launch, NcuRefused
+from fa_kernels.measure.paper_calls import IN_FIGURE, PATTERN, RIGHT_DENSITIES, SPARSE_IN_FIGURE
 from fa_kernels.measure.records import COUNTER_UNITS, Row, list_runs, load_run
+from fa_kernels.measure.speed_backward import FIG2_LEFT
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import session
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
-from fa_kernels.units import GIB
+from fa_kernels.units import GIB, KIB
 from fa_kernels.variants import VARIANTS
 from tests.measure.rows import ROW, row, write_run
 
@@ -118,9 +144,11 @@ def test_each_distinct_launch_is_made_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(counter_shapes, "installed_peers", lambda: ("torch_flash",))
     shape = next(s for s in SHAPES if s.problem.seqlen_q == 4096)
     calls = shape_calls(shape)
-    assert [c.provider for _, c in calls if c.provider != "fa_kernels"] == ["torch_flash"]
+    assert [c.contender.provider for c in calls if c.contender.provider != "fa_kernels"] == [
+        "torch_flash"
+    ]
     for name, variant in VARIANTS.items():
-        ours = [c for _, c in calls if c.variant == name]
+        ours = [c.contender for c in calls if c.contender.variant == name]
         tilings: tuple[Tiling, ...] = shape.all_tilings
         if variant.same_algorithm:  # with the tiles of a call, whatever M is
             tilings = (variant.default_tiling(64, 2, HOPPER_SMEM_PER_BLOCK),)
@@ -152,14 +180,76 @@ def test_tensor_cores_are_counted_where_the_gpu_has_a_name_for_them() -> None:
     assert metrics_of({"tensor": 48.5}, GROUPS[2]) == {"tensor_pct": 48.5}
 
 
+# -- figure 2 --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def figure(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Its calls where torch and its peers are, on a GPU with 227 KiB per block."""
+    for module in (launch, paper_entries, counted_pass):
+        monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * KIB)
+    monkeypatch.setattr(counter_shapes, "installed_peers", lambda: ("torch_cudnn", "fa4"))
+    return figure_2_calls()
+
+
+def test_figure_2_is_both_passes_left_and_right_and_the_backward_left(figure: list[Call]) -> None:
+    left = [c for c in figure if c.problem == FIG2_LEFT]
+    series = [*IN_FIGURE, "sdpa"]
+    assert [(c.contender.variant, c.pass_) for c in left] == [
+        (name, pass_) for pass_ in ("both", "bwd") for name in series
+    ]
+    right = [c for c in figure if c.problem != FIG2_LEFT]
+    masks = [c.problem.block_mask for c in right]
+    assert {c.pass_ for c in right} == {"both"}
+    assert {mask.name for mask in masks if mask} == {PATTERN} and masks.count(None) == 2
+    densities = sorted({mask.density for mask in masks if mask})
+    assert len(densities) == len(RIGHT_DENSITIES) and len(right) == 2 * (1 + len(RIGHT_DENSITIES))
+    assert [c.contender.variant for c in right] == list(SPARSE_IN_FIGURE) * (len(right) // 2)
+    assert len({c.key for c in figure}) == len(figure) <= 26
+    assert FIGURE_2.groups == GROUPS[:2]
+
+
+def test_a_call_of_figure_2_has_the_tiles_of_the_paper_run(figure: list[Call]) -> None:
+    """So that bytes asked of L2 and DRAM stand beside bytes that the same build counted."""
+    recorded = load_run("20261130-h200-paper").select(metric="hbm_bytes", pass_="bwd", status="ok")
+    tiles = {(r.series, r.problem): (r.block_m, r.block_n) for r in recorded}
+    ours = [c for c in figure if c.contender.provider == "fa_kernels"]
+    assert ours
+    for call in ours:
+        _, variant, *own = call.contender.key
+        assert tuple(own) == tiles[variant, call.problem]
+
+
+def test_a_backward_is_several_launches_and_both_has_the_forward_first(figure: list[Call]) -> None:
+    names = {
+        (c.contender.variant, c.pass_): [s.entry for plan in plans_of(c) for s in plan.steps]
+        for c in figure
+        if c.problem == FIG2_LEFT
+    }
+    assert names["sdpa", "both"] == []  # nobody knows what a library launches
+    assert len(names["flash_mma", "bwd"]) == 3 and len(names["standard_tiled", "bwd"]) == 5
+    for name in IN_FIGURE:
+        forward = [s.entry for s in VARIANTS[name].plan(FIG2_LEFT, Tiling(64, 64)).steps]
+        assert names[name, "both"] == [*forward, *names[name, "bwd"]]
+    backward = next(c for c in figure if (c.contender.variant, c.pass_) == ("flash_mma", "bwd"))
+    assert len(plans_to_compile(backward)) == 2  # and what it starts from
+
+
+def test_the_choice_is_the_grid_or_the_figure() -> None:
+    assert chosen("figure2", None, None, None, None) is FIGURE_2
+    assert (chosen(None).label, FIGURE_2.label) == ("counters", "counters-figure2")
+    with pytest.raises(ValueError, match="leave out --seqlens, .* or --shapes"):
+        chosen("figure2", (1024,), None, None, None)
+
+
 # -- a run -----------------------------------------------------------------------------------------
 
 
 def entries() -> dict[str, list[str]]:
     found = {}
-    for problem, contender in [*shape_calls(SMALL)]:
-        if plan := plan_of(problem, contender):
-            found[contender.variant] = [step.entry for step in plan.steps]
+    for call in shape_calls(SMALL):
+        for plan in plans_of(call):
+            found[call.contender.variant] = [step.entry for step in plan.steps]
     return found
 
 
@@ -190,7 +280,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(memory, "free_bytes", lambda: GIB)
     monkeypatch.setattr(counters, "load_in_parallel", lambda plans: len(list(plans)))
     calls = counter_shapes.all_calls
-    monkeypatch.setattr(counters, "all_calls", lambda shapes: calls((SMALL, LARGE)))
+    monkeypatch.setattr(counter_shapes, "all_calls", lambda shapes: calls((SMALL, LARGE)))
 
     def describe(command: str, method: str) -> dict[str, Any]:
         about = dict.fromkeys(records.RUN_KEYS, "x") | {"schema": records.SCHEMA_VERSION}
@@ -365,6 +455,121 @@ def test_what_does_not_fit_or_is_refused_is_recorded_and_not_profiled(
     assert not [r for r in runs_of(fake) if r["jobs"]]
 
 
+# -- a run of passes and block masks ---------------------------------------------------------------
+
+MASKED = replace(
+    SMALL.problem, block_mask=BlockMask.pattern("butterfly", 64, 64, 16, 16, density=0.5)
+)
+
+
+def trained(problem: AttentionProblem, variant: str, pass_: str) -> Call:
+    provider = "torch_eager" if variant == "sdpa" else "fa_kernels"
+    contender = counted_pass.training_contender(provider, variant, problem, pass_)
+    return Call(problem, contender, pass_)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch, fake: Path) -> Chosen:
+    """Backwards and steps of one kernel and a peer, dense and masked, with their launches."""
+    for module in (launch, paper_entries, counted_pass):
+        monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * KIB)
+    for name in ("refuse_on_this_gpu", "refuse_old_gpu"):
+        monkeypatch.setattr(paper_entries, name, lambda *args: None)
+    monkeypatch.setattr(paper_entries, "gpu_name", lambda: "NVIDIA H200")
+    wanted = ((SMALL.problem, "both"), (MASKED, "both"), (SMALL.problem, "bwd"))
+    calls = [trained(problem, "flash_mma", pass_) for problem, pass_ in wanted]
+    calls.append(trained(SMALL.problem, "sdpa", "both"))
+    by_pass = {
+        f"{call.contender.variant} {call.pass_}": [
+            step.entry for plan in plans_of(call) for step in plan.steps
+        ]
+        for call in calls
+    }
+    by_pass["sdpa both"] = ["void pytorch_flash::flash_fwd_kernel<1>(x)", "backward", "convert"]
+    monkeypatch.setenv("FAKE_NCU_ENTRIES", json.dumps(by_pass))
+    return Chosen("counters-figure2", lambda: calls, GROUPS[:2])
+
+
+def test_launches_of_a_pass_are_summed_under_its_pass_and_mask(
+    tmp_path: Path, said: list[str], fake: Path, passes: Chosen
+) -> None:
+    rows, finished = measure(tmp_path, said, choice=passes, label=None)
+    assert finished and {r.status for r in rows} == {"ok"}
+    metrics = [metric for group in GROUPS[:2] for metric in group.metrics]
+    assert len(rows) == 4 * len(metrics) and {r.metric for r in rows} == set(metrics)
+    read = {
+        (r.series, r.pass_, r.block_mask, r.density): r for r in rows if r.metric == "dram_bytes"
+    }
+    launches = {key: (r.median or 0) / 4_000_000 for key, r in read.items()}
+    assert launches == {
+        ("flash_mma", "both", "", 1.0): 4,
+        ("flash_mma", "both", "butterfly 16x16", 0.5): 4,
+        ("flash_mma", "bwd", "", 1.0): 3,
+        ("torch_eager", "both", "", 1.0): 3,
+    }
+    assert {(r.problem, r.pass_) for r in rows} == {(c.problem, c.pass_) for c in passes.calls()}
+    jobs = [r["jobs"] for r in runs_of(fake)]
+    assert jobs == [0, 0, 4, 4]  # and no third group
+
+
+def test_a_stopped_run_of_passes_lacks_what_was_not_read_and_only_that(
+    tmp_path: Path,
+    said: list[str],
+    fake: Path,
+    passes: Chosen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Same problem and tiles, another pass or mask: another call."""
+    monkeypatch.setenv("FAKE_NCU", "deadline:1")
+    rows, finished = measure(tmp_path, said, choice=passes, label=None)
+    assert not finished and {r.pass_ for r in rows} == {"both"}
+    monkeypatch.setenv("FAKE_NCU", "")
+    before = len(runs_of(fake))
+    run_id = "20260102-h200-counters-figure2"
+    rows, finished = measure(tmp_path, said, choice=passes, resume=run_id)
+    assert finished and [r["jobs"] for r in runs_of(fake)[before:] if r["jobs"]] == [3, 4]
+    keys = [(counter_shapes.key_of(r), r.metric) for r in rows]
+    assert len(keys) == len(set(keys)) == 4 * sum(len(g.metrics) for g in GROUPS[:2])
+
+
+@pytest.mark.parametrize(
+    ("which", "launched", "fault"),
+    [
+        ("flash_mma bwd", slice(1, None), "without flash_mma_backward_delta"),
+        ("flash_mma both", slice(1, None), "without flash_mma"),
+        ("sdpa both", slice(0, 1), "a forward, or its backward, is not there"),
+    ],
+)
+def test_a_pass_without_one_of_its_launches_is_a_failure(
+    which: str,
+    launched: slice,
+    fault: str,
+    tmp_path: Path,
+    said: list[str],
+    passes: Chosen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = json.loads(os.environ["FAKE_NCU_ENTRIES"])
+    names[which] = names[which][launched]
+    monkeypatch.setenv("FAKE_NCU_ENTRIES", json.dumps(names))
+    rows, finished = measure(tmp_path, said, choice=passes)
+    bad = [r for r in rows if r.status != "ok"]
+    assert finished and bad and all(r.detail.endswith(fault) for r in bad)
+    variant, pass_ = which.split()
+    assert {(r.variant, r.pass_, r.metric) for r in bad} == {(variant, pass_, "dram_bytes")}
+
+
+def test_a_pass_that_does_not_fit_is_recorded_under_its_pass(
+    tmp_path: Path, said: list[str], passes: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1000)
+    rows, finished = measure(tmp_path, said, choice=passes)
+    assert finished and {r.status for r in rows} == {"does not fit"}
+    assert [(r.pass_, r.density) for r in rows] == [
+        ("both", 1.0), ("both", 0.5), ("bwd", 1.0), ("both", 1.0),
+    ]  # fmt: skip
+
+
 # -- the command line ------------------------------------------------------------------------------
 
 
@@ -401,6 +606,12 @@ def test_the_command_takes_no_grid_and_resumes_no_other_kind(tmp_path: Path) -> 
     assert "takes no --peers" in text
     text = text_of(lambda: cli.main(["measure", "--counters", "--head-dims", "65"]))
     assert "no shape has counters read at these sizes" in text
+    text = text_of(
+        lambda: cli.main(["measure", "--counters", "--shapes", "figure2", "--seqlens", "9"])
+    )
+    assert "--shapes figure2 is of that figure's sizes" in text
+    text = text_of(lambda: cli.main(["measure", "--shapes", "figure2"]))
+    assert "--shapes says what --counters reads" in text
     root = tmp_path / "runs"
     write_run(root, [ROW], "20260102-h200-grid")
     write_run(root, [], "20260103-h200-counters", kind="counters")

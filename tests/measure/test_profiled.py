@@ -14,12 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fa_kernels.measure import memory, profiled
+from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda import launch
+from fa_kernels.measure import counted_pass, memory, paper_entries, profiled
 from fa_kernels.measure.baselines import BASELINES
+from fa_kernels.measure.counted_pass import TRAINED, training_contender
 from fa_kernels.measure.point import our_contender, peer_contender
 from fa_kernels.measure.profiled import END, Job, Outcome, profile_jobs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
+from fa_kernels.units import KIB
+from fa_kernels.variant import Backward
 from fa_kernels.variants import VARIANTS, Variant
 
 PROBLEM = AttentionProblem(1, 2, 48, 48, 16, "float32")
@@ -49,7 +54,14 @@ def on_numpy(variant: Variant, error: float = 0.0) -> Variant:
         out, lse = variant.reference(q, k, v, p, t)
         return out + np.float32(error), lse, None
 
-    return replace(variant, run=run, prepare=None)
+    backward = variant.backward
+    if backward is not None:
+        backward = replace(backward, run=gradients_of(backward), prepare=None)
+    return replace(variant, run=run, prepare=None, backward=backward)
+
+
+def gradients_of(backward: Backward) -> Callable[..., Any]:
+    return lambda *args, p=None: (*backward.reference(*args), None)
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +78,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(profiled, "_milliseconds", milliseconds)
     for name, variant in VARIANTS.items():
         monkeypatch.setitem(VARIANTS, name, on_numpy(variant))
+
+    def keeping_p(q: Any, k: Any, v: Any, p: AttentionProblem, t: Tiling) -> Any:
+        return (*VARIANTS["standard_tiled"].run(q, k, v, p, t)[:2], "P")
+
+    monkeypatch.setattr(paper_entries, "run_standard_keeping_p", keeping_p)
+    for module in (launch, paper_entries, counted_pass):
+        monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * KIB)
     return waits
 
 
@@ -88,6 +107,123 @@ def test_a_job_is_the_same_call_in_another_process(variant: str) -> None:
     assert again.problem == PROBLEM and again.contender.key == contender.key
     peer = peer_contender(BASELINES["torch_eager"], PROBLEM)
     assert Job.of(4, PROBLEM, peer).contender.key == peer.key
+
+
+# -- passes and block masks ------------------------------------------------------------------------
+
+MASKED = replace(
+    PROBLEM, dtype="float16", block_mask=BlockMask.pattern("local", 48, 48, 16, 16, 0.5)
+)
+TRAINABLE = [name for name, variant in VARIANTS.items() if variant.backward is not None]
+SPARSE = [name for name in TRAINABLE if VARIANTS[name].block_sparse]
+
+
+def of_pass(variant: str, pass_: str, problem: AttentionProblem = PROBLEM, number: int = 0) -> Job:
+    provider = "torch_eager" if variant == "sdpa" else "fa_kernels"
+    return Job.of(number, problem, training_contender(provider, variant, problem, pass_), pass_)
+
+
+def halves(problem: AttentionProblem = PROBLEM) -> AttentionProblem:
+    return replace(problem, dtype="float16")
+
+
+@pytest.mark.parametrize("pass_", TRAINED)
+@pytest.mark.parametrize("variant", [*SPARSE, "sdpa"])
+def test_a_pass_and_its_mask_come_again_in_another_process(variant: str, pass_: str) -> None:
+    problem = halves() if variant == "sdpa" else MASKED
+    made = of_pass(variant, pass_, problem)
+    again = Job(**json.loads(json.dumps(asdict(made))))
+    assert again == made and again.problem == problem and again.pass_ == pass_
+    assert again.contender.key == training_contender(made.provider, variant, problem, pass_).key
+
+
+def test_a_job_of_before_there_were_passes_is_a_dense_forward() -> None:
+    old = asdict(job())
+    for name in ("pass_", "block_mask", "density"):
+        del old[name]
+    assert Job(**old) == job()
+
+
+@pytest.mark.parametrize("pass_", TRAINED)
+def test_gradients_are_checked_and_of_a_backward_the_forward_is_made_before(
+    pass_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forwards: list[str] = []
+    for name in TRAINABLE:
+        variant = VARIANTS[name]
+
+        def run(*args: Any, of: Variant = variant, **options: Any) -> Any:
+            forwards.append(of.name)
+            return of.run(*args, **options)
+
+        monkeypatch.setitem(VARIANTS, name, replace(variant, run=run))
+    made: dict[int, int] = {}
+    monkeypatch.setattr(
+        FakeRegion, "call", lambda self, number, call, after: _counted(number, call, made, forwards)
+    )
+    outcomes, _ = profile(*(of_pass(n, pass_, halves(), i) for i, n in enumerate(TRAINABLE)))
+    for outcome in outcomes:
+        assert (outcome.status, outcome.detail) == ("ok", "dq, dk, dv of 2 k/v heads checked")
+        assert outcome.max_abs_err is not None and 0 < outcome.max_abs_err < 0.01
+    assert set(made.values()) == {1 if pass_ == "both" else 0}
+
+
+def _counted(
+    number: int, call: Callable[[], Any], made: dict[int, int], forwards: list[str]
+) -> Any:
+    before = len(forwards)
+    result = call()
+    made[number] = len(forwards) - before
+    return result
+
+
+@pytest.mark.parametrize("pass_", ("fwd", *TRAINED))
+def test_block_masks_are_profiled_and_checked(pass_: str) -> None:
+    jobs = [of_pass(name, pass_, MASKED, i) for i, name in enumerate(SPARSE) if pass_ in TRAINED]
+    if pass_ == "fwd":
+        contenders = [our_contender(VARIANTS[name], TILING, MASKED) for name in SPARSE]
+        jobs = [Job.of(i, MASKED, contender) for i, contender in enumerate(contenders)]
+    outcomes, log = profile(*jobs)
+    assert len(log) == len(SPARSE) > 1 and {outcome.status for outcome in outcomes} == {"ok"}
+
+
+def test_wrong_gradients_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = VARIANTS["flash_q_outer"].backward
+    assert backward is not None
+    right = backward.run
+
+    def wrong(*args: Any, **options: Any) -> Any:
+        dq, dk, dv, _ = right(*args, **options)
+        return dq, dk + np.float16(1), dv, None
+
+    other = replace(VARIANTS["flash_q_outer"], backward=replace(backward, run=wrong))
+    monkeypatch.setitem(VARIANTS, "flash_q_outer", other)
+    (outcome,), _ = profile(of_pass("flash_q_outer", "both", halves()))
+    assert outcome.status == "failed" and outcome.max_abs_err is None
+    assert outcome.detail.startswith("wrong: errors of dq ") and "dk 1" in outcome.detail
+
+
+def test_tiles_of_another_gpu_are_not_taken_for_these() -> None:
+    made = replace(of_pass("flash_q_outer", "bwd", halves()), block_n=16)
+    (outcome,), log = profile(made)
+    assert outcome.status == "failed" and "not (48, 16)" in outcome.detail and not log
+
+
+def test_a_peer_makes_both_passes() -> None:
+    pytest.importorskip("torch")
+    (first, second), _ = profile(*(of_pass("sdpa", p, halves(), i) for i, p in enumerate(TRAINED)))
+    assert (first.status, second.status) == ("ok", "ok")
+
+
+def test_estimates_of_one_pass_are_not_those_of_another(gpu: list[float]) -> None:
+    gpu += [1000.0, 1000.0]  # a slow forward says nothing of the peer's backward
+    tall = replace(halves(), seqlen_q=96, seqlen_k=96)
+    peer = peer_contender(BASELINES["torch_eager"], halves())
+    (first, second), _ = profile(Job.of(0, halves(), peer), of_pass("sdpa", "bwd", tall, 1))
+    assert (first.status, second.status) == ("ok", "ok")
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
 
 
 def test_every_variant_is_profiled_once_and_checked() -> None:

@@ -13,6 +13,7 @@ from fa_kernels.device import device
 from fa_kernels.figures.recorded_speed import RecordedSpeed, geometric_mean
 from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.measure import seal
+from fa_kernels.measure.counter_shapes import key_of
 from fa_kernels.measure.point import UNTILED
 from fa_kernels.measure.records import (
     COLUMNS,
@@ -243,11 +244,11 @@ def test_counters_are_of_checked_calls_and_add_up(run: Run) -> None:
     counted = run.select(status="ok")
     assert counted and {row.metric for row in counted} <= set(COUNTER_UNITS)
     assert all(len(row.detail.split()) >= 3 for row in run.rows)
-    of = {(row.problem, row.contender, row.metric): row.median for row in counted}
-    for (problem, contender, metric), value in of.items():
+    of = {(key_of(row), row.metric): row.median for row in counted}
+    for (call, metric), value in of.items():
         if metric in ("dram_bytes", "l2_bytes"):
             level = metric.removesuffix("_bytes")
-            parts = [of[problem, contender, f"{level}_{way}_bytes"] for way in ("read", "write")]
+            parts = [of[call, f"{level}_{way}_bytes"] for way in ("read", "write")]
             assert value == sum(part for part in parts if part is not None)
 
 
