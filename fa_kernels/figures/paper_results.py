@@ -8,13 +8,21 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.rungs import name_of
+from fa_kernels.measure.paper_bytes import BY_HARDWARE, LEVELS
 from fa_kernels.measure.paper_numbers import SPARSE
 from fa_kernels.measure.paper_results import Dot, Line, Result
 from fa_kernels.units import significant
 from fa_kernels.variants import VARIANTS
 
-_HEIGHT, _ROW, _FRAME = 460, 34, 118
+_HEIGHT, _ROW, _FRAME, _LEGEND_LINE = 460, 34, 118, 20
 _MARKER = 11
+#: How bytes are known (`paper_bytes.LEVELS`) -> dash, marker and its glyph.
+_LEVELS = {
+    "launched": ("dot", "circle", "●"),
+    "counted": ("solid", "x", "✕"),
+    "l2": ("dash", "square", "■"),
+    "dram": ("dashdot", "triangle-down", "▼"),
+}
 #: Algorithms that no variant and no peer is called after.
 _OTHERS = {
     SPARSE: theme.Style(SPARSE, theme.TENSOR_COLOURS["mask"], theme.INK, "dashdot", "bowtie"),
@@ -39,6 +47,8 @@ def name_of_series(series: str) -> str:
 def line_name(line: Line) -> str:
     """Who computed a line of this GPU, and with a mask if it had one."""
     name = name_of_series(line.series)
+    if line.level:
+        return f"{name}, {LEVELS[line.level]}"
     return f"{name}, block mask" if line.algorithm == SPARSE else name
 
 
@@ -103,13 +113,16 @@ def _trace(line: Line, result: Result, device: str) -> dict[str, Any]:
     }  # fmt: skip
     if not line.published:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
+    if line.level:
+        trace["line"]["dash"], marker["symbol"], _ = _LEVELS[line.level]
     return trace
 
 
 def _head(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any]:
     """Title; what is hollow and what is filled; the series in their colours."""
     printed = any(one.published for one in result.lines) or any(d.printed for d in result.dots)
-    ours = any(not one.published for one in result.lines) or any(d.ours for d in result.dots)
+    recorded = [one for one in result.lines if not one.published and one.level != "launched"]
+    ours = recorded or any(d.ours for d in result.dots)
     marks = [text["hollow"].format(gpu=result.gpu)] if printed else []
     marks += [text["filled"].format(device=device)] if ours else []
     lines = [f"<b>{result.title}</b>", "&nbsp;&nbsp; ".join(marks) or "&nbsp;"]
@@ -126,11 +139,21 @@ def _head(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any
         words[key] = _word(style, label)
     found = list(words.values())
     lines += ["&nbsp;&nbsp; ".join(part) for part in (found[:3], found[3:]) if part]
+    if levels := _level_words(result):
+        lines.append(levels)
     return {
         "x": 0, "y": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
         "xshift": -52, "yshift": 6, "showarrow": False, "align": "left", "font": theme.font(),
         "text": "<br>".join(lines),
     }  # fmt: skip
+
+
+def _level_words(result: Result) -> str:
+    """Which marker is which way of knowing bytes, of those that are drawn."""
+    drawn = {line.level for line in result.lines}
+    drawn |= {level for dot in result.dots for level, _ in dot.beside}
+    words = [f"{_LEVELS[name][2]} {LEVELS[name]}" for name in LEVELS if name in drawn]
+    return "&nbsp;&nbsp; ".join(words)
 
 
 def _word(style: theme.Style, label: str) -> str:
@@ -161,7 +184,8 @@ def _dots_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str
     dots = result.dots
     layout = theme.base_layout(_FRAME + _ROW * len(dots))
     layout["margin"] = {"l": 232, "r": 16, "t": 62, "b": 56}
-    top = max(v for dot in dots for v in (dot.printed, dot.ours) if v is not None)
+    each = [(dot.printed, dot.ours, *(value for _, value in dot.beside)) for dot in dots]
+    top = max(v for values in each for v in values if v is not None)
     heights = [len(dots) - 1 - i for i in range(len(dots))]
     layout["xaxis"] = theme.axis(
         title=theme.axis_title(text["quantities"][result.quantity], result.unit),
@@ -172,7 +196,37 @@ def _dots_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str
         ticktext=[f"{dot_name(dot)}&nbsp;" for dot in dots],
     )  # fmt: skip
     layout["annotations"] = [{**_head(result, device, text), "xshift": -226}]
-    return {"data": _dot_traces(dots, heights, result, device), "layout": layout}
+    if _level_words(result):
+        layout["margin"]["t"] += _LEGEND_LINE
+        layout["height"] += _LEGEND_LINE
+    data = _dot_traces(dots, heights, result, device)
+    return {"data": [*data, *_beside_traces(dots, heights, result, device)], "layout": layout}
+
+
+def _beside_traces(
+    dots: Sequence[Dot], heights: Sequence[int], result: Result, device: str
+) -> list[dict[str, Any]]:
+    """What hardware counters say of a row, in the grey that they have everywhere."""
+    data = []
+    for level in BY_HARDWARE:
+        known = [
+            (dict(dot.beside)[level], y, dot)
+            for dot, y in zip(dots, heights, strict=True)
+            if level in dict(dot.beside)
+        ]
+        if known:
+            data.append({
+                "type": "scatter", "mode": "markers", "name": LEVELS[level],
+                "x": [value for value, _, _ in known], "y": [y for _, y, _ in known],
+                "marker": {"symbol": _LEVELS[level][1], "size": _MARKER - 2, "color": theme.MUTED},
+                "hoverinfo": "text", "cliponaxis": False,
+                "hovertext": [
+                    f"{name_of_series(dot.series)}, {device}, {LEVELS[level]}: "
+                    f"{significant(value)} {result.unit}"
+                    for value, _, dot in known
+                ],
+            })  # fmt: skip
+    return data
 
 
 def _dot_traces(

@@ -22,6 +22,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     # L2 fetches from the other.
     "l2_read": ("lts__t_sectors_srcunit_tex_op_read.sum",),
     "l2_write": ("lts__t_sectors_srcunit_tex_op_write.sum",),
+    "l2_all": ("lts__t_sectors_srcunit_tex.sum",),
     "l2_hit": ("lts__t_sectors_srcunit_tex_lookup_hit.sum",),
     "l2_miss": ("lts__t_sectors_srcunit_tex_lookup_miss.sum",),
     # Of elapsed and not of active cycles: an SM that has run out of blocks counts as idle.
@@ -72,6 +73,13 @@ GROUPS = (
         ("sm_pct", "fma_pct", "tensor_pct", "occupancy_pct"),
     ),
 )  # fmt: skip
+
+#: L2 of passes that give gradients: some add to dq by atomic operations, which the L2 carries out,
+#: and which count neither as reads nor as writes.
+L2_WITH_ATOMICS = Group(
+    ("l2_read", "l2_write", "l2_all"),
+    ("l2_bytes", "l2_read_bytes", "l2_write_bytes", "l2_atomic_bytes"),
+)
 
 
 def name_for_ncu(counter: str, known: frozenset[str]) -> str:
@@ -131,6 +139,10 @@ _RULES: dict[str, Callable[[Mapping[str, float]], float]] = {
     "l2_bytes": lambda c: SECTOR_BYTES * (c["l2_read"] + c["l2_write"]),
     "l2_read_bytes": lambda c: SECTOR_BYTES * c["l2_read"],
     "l2_write_bytes": lambda c: SECTOR_BYTES * c["l2_write"],
+    # Not below 0: a call without any has as many sectors in all as it reads and writes.
+    "l2_atomic_bytes": lambda c: (
+        SECTOR_BYTES * max(0.0, c["l2_all"] - c["l2_read"] - c["l2_write"])
+    ),
     "l2_hit_pct": lambda c: 100 * c["l2_hit"] / (c["l2_hit"] + c["l2_miss"]),
     "sm_pct": lambda c: c["issue"],
     "fma_pct": lambda c: c["fma"],

@@ -44,8 +44,9 @@ METHOD = (
     "percentages weighted by their times. DRAM bytes are those of the call's launches alone; "
     "dram_writeback_bytes is what it left in the L2, written back by a second 1 GiB read. L2 bytes "
     "are the 32-byte sectors that the SMs asked of the L2 (srcunit_tex), not what its halves pass "
-    "to each other. ncu_latency_ms is gpu__time_duration under the profiler, launches one by one: "
-    "not comparable with latency_ms. Random normal inputs; one call per set"
+    "to each other; l2_atomic_bytes those of atomic operations, which l2_bytes leaves out. "
+    "ncu_latency_ms is gpu__time_duration under the profiler, launches one by one: not comparable "
+    "with latency_ms. Random normal inputs; one call per set"
 )
 #: So many calls are read first by themselves: that it does not work shows in seconds.
 FIRST_CALLS = 9

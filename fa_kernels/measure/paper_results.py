@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_kernels.device import Device
 from fa_kernels.measure import paper_figures
 from fa_kernels.measure.paper import PublishedRow, load_paper, select
+from fa_kernels.measure.paper_bytes import (
+    BY_HARDWARE,
+    LEVELS,
+    Moved,
+    left_bytes,
+    left_counters,
+    right_bytes,
+    right_moved,
+)
 from fa_kernels.measure.paper_calls import SPARSE_IN_FIGURE, TIME_TABLES
 from fa_kernels.measure.paper_figures import PASS_WORDS
 from fa_kernels.measure.paper_numbers import (
@@ -29,7 +38,8 @@ BESIDE = ("standard_tiled", "torch_flash", "torch_cudnn")
 class Line:
     """One series of a result: (x, value) in the unit of the result.
 
-    `algorithm` is what the paper calls it, "" for a series of ours that stands for none. `series`
+    `algorithm` is what the paper calls it, "" for a series of ours that stands for none. `level`
+    is one of `paper_bytes.LEVELS`, if the line is of bytes that are known in several ways. `series`
     is a variant or provider; of a published line that of its stand-in, "" if it has none. `absent`
     says where a call was recorded without a number, and why: (x, "does not fit").
     """
@@ -39,6 +49,7 @@ class Line:
     published: bool
     points: tuple[tuple[float, float], ...]
     absent: tuple[tuple[float, str], ...] = ()
+    level: str = ""
 
     @property
     def by_x(self) -> Mapping[float, float]:
@@ -51,7 +62,7 @@ class Dot:
     """One number of a result that is no curve: printed or read off, and ours; None: there is none.
 
     `name` is a variant's or provider's, or an algorithm's as printed; `about` the version, GPU or
-    mask that it belongs to.
+    mask that it belongs to. `beside` are bytes by hardware counters: ("dram", 1.9).
     """
 
     name: str
@@ -59,11 +70,15 @@ class Dot:
     printed: float | None
     ours: float | None
     series: str
+    beside: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """A table or figure: either `lines` over `axis` ("N" or "s"), or `dots`; and its verdicts."""
+    """A table or figure: either `lines` over `axis` ("N" or "s"), or `dots`; and its verdicts.
+
+    `moved`: of bytes, how they are known, pass by pass.
+    """
 
     key: str
     title: str
@@ -74,6 +89,7 @@ class Result:
     lines: tuple[Line, ...]
     dots: tuple[Dot, ...]
     verdicts: tuple[Verdict, ...]
+    moved: tuple[Moved, ...] = ()
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -199,12 +215,17 @@ def _left(metric: str, key: str, quantity: str) -> _Builder:
             else:
                 verdicts.append(left_time(of_version, numbers))
         dots += _left_beside(some, numbers, names)
+        moved: tuple[Moved, ...] = ()
         if metric == "hbm":
+            moved = left_bytes(numbers, device)
+            dots = _with_counters(dots, moved)
+            verdicts.append(left_counters(some, numbers, device))
             verdicts.append(left_flops(select(left, metric="flops")))
         title = f"{some[0].paper}, fig. 2 left: {quantity} of forward and backward"
         return Result(
-            key, title, some[0].gpu, quantity, some[0].unit, "", (), tuple(dots), tuple(verdicts)
-        )
+            key, title, some[0].gpu, quantity, some[0].unit, "", (), tuple(dots), tuple(verdicts),
+            moved,
+        )  # fmt: skip
 
     return build
 
@@ -234,6 +255,32 @@ def _right(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
     return Result(
         "fig. 2 right", title, some[0].gpu, "time", "ms", "s", tuple(lines), (),
         (paper_figures.right(some, numbers),),
+    )  # fmt: skip
+
+
+def _with_counters(dots: Sequence[Dot], moved: Sequence[Moved]) -> list[Dot]:
+    """Rows with what hardware counters say, once for each series; rows of who has that alone."""
+    read = {
+        one.series: tuple((name, one.by_level[name] / 1e9) for name in BY_HARDWARE)
+        for one in moved
+        if one.pass_ == "both" and all(name in one.by_level for name in BY_HARDWARE)
+    }
+    found = [replace(dot, beside=read.pop(dot.series, ())) for dot in dots]
+    return found + [Dot(name, "", None, None, name, beside) for name, beside in read.items()]
+
+
+def _right_bytes(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
+    some = _of(rows, "FlashAttention", "fig. 2 right")
+    found, lines = right_bytes(numbers, device), []
+    for series in SPARSE_IN_FIGURE:
+        mine = [one for one in found if one.series == series]
+        for level in LEVELS:
+            known = [(m.kept, m.by_level[level] / 1e9) for m in mine if level in m.by_level]
+            lines += [Line("", series, False, tuple(known), level=level)] if known else []
+    title = f"{some[0].paper}, fig. 2 right: bytes of forward and backward"
+    return Result(
+        "fig. 2 right, bytes", title, "", "bytes", "GB", "s", tuple(lines), (),
+        (right_moved(some, numbers, device),), found,
     )  # fmt: skip
 
 
@@ -282,6 +329,7 @@ RESULTS: Mapping[str, _Builder] = {
     "fig. 2 left": _left("latency", "fig. 2 left", "time"),
     "fig. 2 left, bytes": _left("hbm", "fig. 2 left, bytes", "HBM bytes"),
     "fig. 2 right": _right,
+    "fig. 2 right, bytes": _right_bytes,
     **{where: _time_table(where) for where in TIME_TABLES},
     "table 21": _memory_table,
     "FA2 figs. 4-7": _fa2,

@@ -40,6 +40,7 @@ COUNTER_UNITS = {
     "tensor_pct": "%",
     "occupancy_pct": "%",
     "ncu_latency_ms": "ms",
+    "l2_atomic_bytes": "B",
 }
 UNITS = {
     "latency_ms": "ms",

@@ -10,6 +10,8 @@ from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.paper_recorded import devices_with_numbers, paper_numbers
 from fa_kernels.figures.paper_results import dot_name, line_name, name_of_series, paper_spec
+from fa_kernels.measure.paper_bytes import BY_HARDWARE, LEVELS
+from fa_kernels.measure.paper_figures import PASS_WORDS
 from fa_kernels.measure.paper_results import (
     RESULTS,
     Dot,
@@ -83,6 +85,8 @@ def result_table(found: Result, device: Device) -> str:
     if not (found.dots or found.lines):
         return verdicts
     several = [dots_cells(found.dots)] if found.dots else [lines_cells(found), beside_cells(found)]
+    if found.lines and found.moved:
+        several = []  # the table of bytes has them all
     runs = text["recorded"].format(runs=", ".join(found.runs)) if found.runs else text["no_run"]
     caption = text["caption"].format(
         title=found.title, unit=found.unit, device=device.name, source=runs,
@@ -94,7 +98,36 @@ def result_table(found: Result, device: Device) -> str:
         tables.append(
             html_table("paper-result", about, head, body, "falab-table falab-dense falab-below")
         )
+    if found.moved:
+        head, body = moved_cells(found)
+        style = "falab-table falab-dense falab-below"
+        tables.append(
+            html_table(
+                "paper-bytes",
+                text["moved"].format(device=device.name, source=runs),
+                head,
+                body,
+                style,
+            )
+        )
     return "".join([*tables, verdicts])
+
+
+def moved_cells(found: Result) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a row per call and pass: its bytes in GB, each under its own name."""
+    text = labels("paper_results")
+    over_density = found.axis == "s"
+    head = [text["what"], text["axis_density"] if over_density else text["pass"]]
+    body = []
+    for one in found.moved:
+        where = f"{one.kept:.3g}" if over_density else PASS_WORDS[one.pass_]
+        cells = [name_of_series(one.series), where]
+        for level in LEVELS:
+            absent = text["not_read"] if level in BY_HARDWARE else ""
+            value = one.by_level.get(level)
+            cells.append(absent if value is None else significant(value / 1e9))
+        body.append(cells)
+    return [*head, *LEVELS.values()], body
 
 
 def lines_cells(found: Result) -> tuple[list[str], list[list[str]]]:

@@ -18,6 +18,7 @@ FIXED = {
     "dram__bytes_write.sum": 1_000_000,
     "lts__t_sectors_srcunit_tex_op_read.sum": 400_000,
     "lts__t_sectors_srcunit_tex_op_write.sum": 100_000,
+    "lts__t_sectors_srcunit_tex.sum": 510_000,
     "lts__t_sectors_srcunit_tex_lookup_hit.sum": 300_000,
     "lts__t_sectors_srcunit_tex_lookup_miss.sum": 100_000,
 }

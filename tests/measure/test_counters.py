@@ -28,6 +28,7 @@ from fa_kernels.measure import (
 from fa_kernels.measure.counter_metrics import (
     COUNTERS,
     GROUPS,
+    L2_WITH_ATOMICS,
     launches_by_job,
     metrics_of,
     name_for_ncu,
@@ -60,6 +61,7 @@ from tests.measure.rows import ROW, row, write_run
 
 FAKE = Path(__file__).with_name("fake_ncu.py")
 SMALL = Shape(AttentionProblem(1, 2, 64, 64, 32), tilings=(Tiling(16, 32),))
+OF_GRID = [metric for group in GROUPS for metric in group.metrics]
 LARGE = Shape(AttentionProblem(1, 2, 128, 128, 32), tilings=(Tiling(16, 32),))
 
 
@@ -113,8 +115,14 @@ def test_a_percentage_is_at_most_100() -> None:
 
 def test_every_metric_has_a_unit_and_one_group_and_every_counter_is_used() -> None:
     metrics = [metric for group in GROUPS for metric in group.metrics]
-    assert sorted(metrics) == sorted(COUNTER_UNITS)
-    assert {c for group in GROUPS for c in group.counters} == set(COUNTERS) - {"time"}
+    assert sorted([*metrics, "l2_atomic_bytes"]) == sorted(COUNTER_UNITS)
+    used = {c for group in (*GROUPS, L2_WITH_ATOMICS) for c in group.counters}
+    assert used == set(COUNTERS) - {"time"}
+
+
+def test_atomic_additions_are_what_is_neither_read_nor_written() -> None:
+    counted = totals([launched("a", l2_read=5, l2_write=2, l2_all=10)])
+    assert metrics_of(counted, L2_WITH_ATOMICS)["l2_atomic_bytes"] == 3 * 32
 
 
 def test_names_are_those_this_gpu_knows() -> None:
@@ -206,7 +214,7 @@ def test_figure_2_is_both_passes_left_and_right_and_the_backward_left(figure: li
     assert len(densities) == len(RIGHT_DENSITIES) and len(right) == 2 * (1 + len(RIGHT_DENSITIES))
     assert [c.contender.variant for c in right] == list(SPARSE_IN_FIGURE) * (len(right) // 2)
     assert len({c.key for c in figure}) == len(figure) <= 26
-    assert FIGURE_2.groups == GROUPS[:2]
+    assert FIGURE_2.groups == (GROUPS[0], L2_WITH_ATOMICS)
 
 
 def test_a_call_of_figure_2_has_the_tiles_of_the_paper_run(figure: list[Call]) -> None:
@@ -306,7 +314,7 @@ def measure(root: Path, said: list[str], **changed: Any) -> tuple[list[Row], boo
 def test_a_run_has_every_metric_of_every_call(tmp_path: Path, said: list[str], fake: Path) -> None:
     rows, finished = measure(tmp_path, said)
     assert finished
-    assert len(rows) == 2 * len(VARIANTS) * len(COUNTER_UNITS)
+    assert len(rows) == 2 * len(VARIANTS) * len(OF_GRID)
     for variant in VARIANTS:
         steps = len(entries()[variant])
         of = {r.metric: r for r in rows if r.variant == variant and r.seqlen_q == 64}
@@ -339,7 +347,7 @@ def test_counters_that_need_two_passes_are_read_apart(
 ) -> None:
     monkeypatch.setenv("FAKE_NCU", "narrow")
     rows, finished = measure(tmp_path, said)
-    assert finished and len(rows) == 2 * len(VARIANTS) * len(COUNTER_UNITS)
+    assert finished and len(rows) == 2 * len(VARIANTS) * len(OF_GRID)
     assert {len(r["metrics"]) for r in runs_of(fake) if r["jobs"]} == {3}  # time included
     sums = {r.metric: r.median for r in rows if r.variant == "flash_q_outer"}
     assert sums["l2_hit_pct"] == 75 and sums["ncu_latency_ms"] == pytest.approx(0.25)
@@ -353,7 +361,7 @@ def test_a_counter_that_this_gpu_lacks_is_left_out_and_named(
     rows, finished = measure(tmp_path, said)
     assert finished and any(text.startswith(f"{gone} is left out") for text in said)
     metrics = {r.metric for r in rows}
-    assert set(COUNTER_UNITS) - metrics == {"l2_bytes", "l2_write_bytes"}
+    assert set(OF_GRID) - metrics == {"l2_bytes", "l2_write_bytes"}
     assert {r.status for r in rows} == {"ok"}
 
 
@@ -404,7 +412,7 @@ def test_a_stopped_run_is_resumed_with_what_is_missing(
     monkeypatch.setenv("FAKE_NCU", "")
     before = len(runs_of(fake))
     rows, finished = measure(tmp_path, said, resume="20260102-h200-counters")
-    assert finished and len(rows) == 2 * len(VARIANTS) * len(COUNTER_UNITS)
+    assert finished and len(rows) == 2 * len(VARIANTS) * len(OF_GRID)
     jobs = [r["jobs"] for r in runs_of(fake)[before:] if r["jobs"]]
     assert jobs == [2 * len(VARIANTS) - 3, 2 * len(VARIANTS), 2 * len(VARIANTS)]
     asked = len(runs_of(fake))
@@ -442,7 +450,7 @@ def test_where_nothing_can_be_read_nothing_is_given_up(
     assert any("ncu profiled no launch of this call: " in text for text in said)
     monkeypatch.setenv("FAKE_NCU_ENTRIES", right)
     rows, finished = measure(tmp_path, said, resume="20260102-h200-counters")
-    assert finished and len(rows) == 2 * len(VARIANTS) * len(COUNTER_UNITS)
+    assert finished and len(rows) == 2 * len(VARIANTS) * len(OF_GRID)
 
 
 def test_what_does_not_fit_or_is_refused_is_recorded_and_not_profiled(
@@ -487,7 +495,7 @@ def passes(monkeypatch: pytest.MonkeyPatch, fake: Path) -> Chosen:
     }
     by_pass["sdpa both"] = ["void pytorch_flash::flash_fwd_kernel<1>(x)", "backward", "convert"]
     monkeypatch.setenv("FAKE_NCU_ENTRIES", json.dumps(by_pass))
-    return Chosen("counters-figure2", lambda: calls, GROUPS[:2])
+    return Chosen("counters-figure2", lambda: calls, FIGURE_2.groups)
 
 
 def test_launches_of_a_pass_are_summed_under_its_pass_and_mask(
@@ -495,7 +503,7 @@ def test_launches_of_a_pass_are_summed_under_its_pass_and_mask(
 ) -> None:
     rows, finished = measure(tmp_path, said, choice=passes, label=None)
     assert finished and {r.status for r in rows} == {"ok"}
-    metrics = [metric for group in GROUPS[:2] for metric in group.metrics]
+    metrics = [metric for group in FIGURE_2.groups for metric in group.metrics]
     assert len(rows) == 4 * len(metrics) and {r.metric for r in rows} == set(metrics)
     read = {
         (r.series, r.pass_, r.block_mask, r.density): r for r in rows if r.metric == "dram_bytes"
@@ -529,7 +537,7 @@ def test_a_stopped_run_of_passes_lacks_what_was_not_read_and_only_that(
     rows, finished = measure(tmp_path, said, choice=passes, resume=run_id)
     assert finished and [r["jobs"] for r in runs_of(fake)[before:] if r["jobs"]] == [3, 4]
     keys = [(counter_shapes.key_of(r), r.metric) for r in rows]
-    assert len(keys) == len(set(keys)) == 4 * sum(len(g.metrics) for g in GROUPS[:2])
+    assert len(keys) == len(set(keys)) == 4 * sum(len(g.metrics) for g in FIGURE_2.groups)
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> PaperNumbers:
 def test_a_result_without_a_run_has_its_printed_numbers_alone(key: str) -> None:
     found = result(key, PaperNumbers(), H200)
     assert found.verdicts and not found.runs
-    assert all(line.published for line in found.lines)
+    assert all(line.published or line.level == "launched" for line in found.lines)
     assert all(dot.ours is None for dot in found.dots)
-    printed = [v for line in found.lines for _, v in line.points]
+    printed = [v for line in found.lines if line.published for _, v in line.points]
     printed += [dot.printed for dot in found.dots if dot.printed]
-    assert bool(printed) == (key != "fig. 2 right")  # whose values were not transcribed
+    assert bool(printed) == ("fig. 2 right" not in key)  # whose values were not transcribed
 
 
 def test_every_printed_number_of_a_table_is_shown(measured: PaperNumbers) -> None:
