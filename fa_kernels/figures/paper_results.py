@@ -15,11 +15,13 @@ from fa_kernels.units import significant
 from fa_kernels.variants import VARIANTS
 
 _HEIGHT, _ROW, _FRAME, _LEGEND_LINE = 460, 34, 118, 20
+#: Of a row: marks there do not cover the numbers.
+_BELOW = 0.32
 _MARKER = 11
 #: How bytes are known (`paper_bytes.LEVELS`) -> dash, marker and its glyph.
 _LEVELS = {
     "launched": ("dot", "circle", "●"),
-    "counted": ("solid", "x", "✕"),
+    "counted": ("solid", "cross-thin-open", "+"),
     "l2": ("dash", "square", "■"),
     "dram": ("dashdot", "triangle-down", "▼"),
 }
@@ -115,6 +117,8 @@ def _trace(line: Line, result: Result, device: str) -> dict[str, Any]:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
     if line.level:
         trace["line"]["dash"], marker["symbol"], _ = _LEVELS[line.level]
+    if line.level == "counted":  # around the model's, which it equals
+        marker |= {"size": _MARKER + 6, "line": {"width": 2}}
     return trace
 
 
@@ -137,6 +141,8 @@ def _head(result: Result, device: str, text: Mapping[str, Any]) -> dict[str, Any
         if line.algorithm and stand_in:
             label += f" ({line_name(stand_in)})"
         words[key] = _word(style, label)
+        if line.level:  # its marker says how bytes are known, its colour who moves them
+            words[key] = f'<span style="color:{style.text_colour}">{label}</span>'
     found = list(words.values())
     lines += ["&nbsp;&nbsp; ".join(part) for part in (found[:3], found[3:]) if part]
     if levels := _level_words(result):
@@ -153,6 +159,8 @@ def _level_words(result: Result) -> str:
     drawn = {line.level for line in result.lines}
     drawn |= {level for dot in result.dots for level, _ in dot.beside}
     words = [f"{_LEVELS[name][2]} {LEVELS[name]}" for name in LEVELS if name in drawn]
+    if result.dots and words:
+        words.insert(0, f"coloured: {LEVELS['counted']}")
     return "&nbsp;&nbsp; ".join(words)
 
 
@@ -206,11 +214,11 @@ def _dots_spec(result: Result, device: str, text: Mapping[str, Any]) -> dict[str
 def _beside_traces(
     dots: Sequence[Dot], heights: Sequence[int], result: Result, device: str
 ) -> list[dict[str, Any]]:
-    """What hardware counters say of a row, in the grey that they have everywhere."""
+    """What hardware counters say of a row, in the grey that they have everywhere, under it."""
     data = []
     for level in BY_HARDWARE:
         known = [
-            (dict(dot.beside)[level], y, dot)
+            (dict(dot.beside)[level], y - _BELOW, dot)
             for dot, y in zip(dots, heights, strict=True)
             if level in dict(dot.beside)
         ]

@@ -231,7 +231,7 @@ def paper_results(
 
     Args:
         result: "table 9" ... "table 21", "fig. 2 left", "fig. 2 left, bytes", "fig. 2 right",
-            "FA2 figs. 4-7", "FA3 figs. 5-7".
+            "fig. 2 right, bytes", "FA2 figs. 4-7", "FA3 figs. 5-7".
         device: slug of the GPU whose runs are shown; default: the session's.
         session: what `fa.session` returned; default: the current one.
 

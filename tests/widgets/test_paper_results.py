@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 
 import pytest
 
 import fa_kernels as fa
+from fa_kernels.measure.paper_bytes import LEVELS
 from fa_kernels.measure.paper_results import RESULTS
-from fa_kernels.measure.records import list_runs
+from fa_kernels.measure.records import MEASURED_DIR, list_runs
 from fa_kernels.session import Session, session
+from fa_kernels.widgets.paper_results import moved_cells
 from fa_kernels.widgets.text import labels
+from tests.figures.synthetic_figure2 import FIGURE2_ID, write_figure2
 from tests.figures.synthetic_paper import PAPER_ID, write_paper_run
 from tests.figures.synthetic_speed import write_speed_run
 
@@ -82,6 +86,39 @@ def test_every_gpu_with_a_run_can_be_chosen(tmp_path: Path) -> None:
     assert {slug for _, slug in widget.gpu.options} == {"h200", "h100-sxm"}
     widget.gpu.value = "h100-sxm"
     assert "20260106-h100-paper" in widget.table.value and PAPER_ID not in widget.table.value
+
+
+def test_bytes_have_a_table_of_every_name(tmp_path: Path) -> None:
+    run_id = "20261130-h200-paper"
+    shutil.copytree(MEASURED_DIR / run_id, tmp_path / run_id)
+    write_figure2(tmp_path, ("flash_mma", "torch_flash"))
+    used = session("numpy", root=tmp_path)
+    left = fa.paper_results("fig. 2 left, bytes", session=used)
+    heads, body = moved_cells(left.result)
+    assert heads == [TEXT["what"], TEXT["pass"], *LEVELS.values()]
+    by = {(row[0], row[1]): row[2:] for row in body}
+    assert by["05 flash, tensor cores", "forward and backward"] == ["10.1", "10.1", "12", "1.75"]
+    assert by["torch flash", "backward"] == ["", "", "12", "1.75"]
+    assert by["04 flash", "forward and backward"][2:] == [TEXT["not_read"]] * 2
+    assert 'data-fa-table="paper-bytes"' in left.table.value
+    marks = {t["name"]: t for t in left.figure.spec["data"] if t["name"] in LEVELS.values()}
+    assert {name: len(trace["x"]) for name, trace in marks.items()} == {"L2 ↔ SM": 2, "DRAM": 2}
+    right = fa.paper_results("fig. 2 right, bytes", session=used)
+    names = [trace["name"] for trace in right.figure.spec["data"]]
+    assert [name for name in names if name.startswith("05")] == [
+        f"05 flash, tensor cores, {name}" for name in LEVELS.values()
+    ]
+    assert not [name for name in names if name.startswith("04") and "DRAM" in name]
+    assert (
+        FIGURE2_ID in right.table.value and 'data-fa-table="paper-result"' not in right.table.value
+    )
+
+
+def test_bytes_without_a_run_are_modelled_and_say_how_to_read_the_rest(bare: Session) -> None:
+    widget = fa.paper_results("fig. 2 right, bytes", session=bare)
+    assert {t["name"].split(", ")[-1] for t in widget.figure.spec["data"]} == {LEVELS["launched"]}
+    assert "filled: recorded" not in str(widget.figure.spec["layout"]["annotations"])
+    assert 'make measure ARGS="--counters --shapes figure2"' in plain(widget.table.value)
 
 
 def test_without_a_run_it_says_how_to_record_one(bare: Session) -> None:
