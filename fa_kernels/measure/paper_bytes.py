@@ -18,7 +18,7 @@ from fa_kernels.measure.paper_calls import (
     masked,
 )
 from fa_kernels.measure.paper_numbers import Number, PaperNumbers
-from fa_kernels.measure.verdict import NOT_COMPARED, Verdict, span
+from fa_kernels.measure.verdict import NOT_COMPARED, Verdict, listed, span
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import significant
@@ -139,17 +139,16 @@ def left_counters(rows: Sequence[PublishedRow], numbers: PaperNumbers, device: D
     """What hardware counters say of figure 2 (left), beside the bytes that kernels ask for."""
     both = [one for one in left_bytes(numbers, device) if one.pass_ == "both"]
     said = []
-    read = [one for one in both if "dram" in one.by_level]
-    if read:
-        parts = [f"{_gb(one, 'dram')} for {_who(one.series)}" for one in read]
-        said.append(f"DRAM moves {', '.join(parts)} GB in forward and backward")
-    for one in both:
-        if {"counted", *BY_HARDWARE} <= one.by_level.keys():
-            said.append(
-                f"{_who(one.series)} asks HBM for {_gb(one, 'counted')} GB as counted in the "
-                f"kernel; the SMs ask the L2 for {_gb(one, 'l2')} GB, and DRAM moves "
-                f"{_gb(one, 'dram')} GB"
-            )
+    if read := [one for one in both if "dram" in one.by_level]:
+        parts = [f"{_gb(one, 'dram')} GB for {_who(one.series)}" for one in read]
+        said.append(f"in forward and backward DRAM moves {listed(parts)}")
+    if asked := [one for one in both if "l2" in one.by_level]:
+        parts = []
+        for one in asked:
+            counted = one.by_level.get("counted")
+            beside = f" ({_gb(one, 'counted')} GB counted in the kernel)" if counted else ""
+            parts.append(f"{_gb(one, 'l2')} GB for {_who(one.series)}{beside}")
+        said.append(f"SMs ask the L2 for {listed(parts)}")
     said += _missing(both)
     about = rows[0].source.partition(", version ")[0]
     return Verdict(about, COUNTERS, NOT_COMPARED, _sentence(said), (), _runs(both))
@@ -160,17 +159,17 @@ def right_moved(rows: Sequence[PublishedRow], numbers: PaperNumbers, device: Dev
     found, said = right_bytes(numbers, device), []
     for series in SPARSE_IN_FIGURE:
         *sparse, dense = [one for one in found if one.series == series]
+        shares = []
         for level, name in LEVELS.items():
-            pairs = [
-                (one.kept, 100 * one.by_level[level] / dense.by_level[level])
-                for one in sparse
-                if level in one.by_level and level in dense.by_level
-            ]
-            if pairs:
-                kept = span([100 * s for s, _ in pairs])
-                share = span([left for _, left in pairs])
-                said.append(f"{_who(series)} keeping {kept} % of the blocks moves {share} % of "
-                            f"the bytes of dense ({name})")  # fmt: skip
+            if level in dense.by_level and all(level in one.by_level for one in sparse):
+                left = [100 * one.by_level[level] / dense.by_level[level] for one in sparse]
+                shares.append(f"{span(left)} % ({name})")
+        if shares:
+            kept = span([100 * one.kept for one in sparse])
+            said.append(
+                f"{_who(series)} keeping {kept} % of the blocks moves, of the bytes of the dense "
+                f"call, {listed(shares)}"
+            )
     said += _missing(found)
     said.append("the figure shows no bytes")
     return Verdict(

@@ -15,6 +15,7 @@ import pytest
 from fa_kernels import __main__ as cli
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch
+from fa_kernels.device import device
 from fa_kernels.measure import (
     counted_pass,
     counter_shapes,
@@ -49,7 +50,15 @@ from fa_kernels.measure.counter_shapes import (
 )
 from fa_kernels.measure.counters import FIRST_CALLS
 from fa_kernels.measure.ncu import Launch, NcuRefused
-from fa_kernels.measure.paper_calls import IN_FIGURE, PATTERN, RIGHT_DENSITIES, SPARSE_IN_FIGURE
+from fa_kernels.measure.paper_bytes import left_bytes
+from fa_kernels.measure.paper_calls import (
+    IN_FIGURE,
+    PATTERN,
+    PEERS,
+    RIGHT_DENSITIES,
+    SPARSE_IN_FIGURE,
+)
+from fa_kernels.measure.paper_numbers import PaperNumbers
 from fa_kernels.measure.records import COUNTER_UNITS, Row, list_runs, load_run
 from fa_kernels.measure.speed_backward import FIG2_LEFT
 from fa_kernels.problem import AttentionProblem
@@ -593,6 +602,37 @@ def test_the_command_records_a_run(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(["measure", "--counters", "--out", str(out), "--commit", "abc"]) == 0
     assert capsys.readouterr().out.endswith(f"finished: {out}/20260102-h200-counters\n")
     assert load_run("20260102-h200-counters", out).about["commit"] == "abc"
+
+
+def test_the_command_reads_figure_2(
+    tmp_path: Path, fake: Path, figure: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 140 * GIB)
+    for name in ("refuse_on_this_gpu", "refuse_old_gpu"):
+        monkeypatch.setattr(paper_entries, name, lambda *args: None)
+    monkeypatch.setattr(paper_entries, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(counter_shapes, "installed_peers", lambda: PEERS)
+    launched = {
+        f"{call.contender.variant} {call.pass_}": [
+            step.entry for plan in plans_of(call) for step in plan.steps
+        ]
+        for call in figure
+    }
+    launched |= {f"sdpa {pass_}": ["forward", "backward"] for pass_ in counted_pass.TRAINED}
+    monkeypatch.setenv("FAKE_NCU_ENTRIES", json.dumps(launched))
+    out = tmp_path / "runs"
+    assert cli.main(["measure", "--counters", "--shapes", "figure2", "--out", str(out)]) == 0
+    run = load_run("20260102-h200-counters-figure2", out)
+    calls = {counter_shapes.key_of(row) for row in run.select(status="ok")}
+    assert len(calls) == 2 * 7 + 2 * 6 and not [r for r in run.rows if r.status != "ok"]
+    found = {m.series: set(m.by_level) for m in left_bytes(PaperNumbers([run]), device("h200"))
+             if m.pass_ == "both"}  # fmt: skip
+    assert found == {
+        **{key: {"launched", "l2", "dram"} for key in IN_FIGURE},
+        **{key: {"l2", "dram"} for key in PEERS},
+    }
+    asked = [r["jobs"] for r in runs_of(fake)]
+    assert asked == [0, 0, FIRST_CALLS, 26 - FIRST_CALLS, 26]
 
 
 def test_the_command_says_why_there_are_no_counters_and_does_not_fail(
