@@ -30,7 +30,7 @@ needs_browser = pytest.mark.skipif(chromium_path() is None, reason="no Chromium"
 @pytest.fixture(scope="module")
 def speed() -> Any:
     """A figure of the recorded run as it stands in the notebook, with sentence and table."""
-    return fa.speed(64, device="h200")
+    return fa.speed(64, device="h200", session=fa.session("numpy"))
 
 
 @pytest.fixture(scope="module")

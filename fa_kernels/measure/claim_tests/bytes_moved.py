@@ -15,6 +15,7 @@ from fa_kernels.measure.claim_tests.evidence import (
     value,
 )
 from fa_kernels.measure.claim_tests.judged import (
+    HOLDS,
     Judged,
     judged,
     nothing_recorded,
@@ -172,6 +173,10 @@ def standard_law(claim: Claim, evidence: Evidence) -> Judged:
     return judged(checks, why, MODEL)
 
 
+#: Powers of N and d, and minus that of M, in the dense law.
+DENSE_POWERS = (2.0, 2.0, 1.0)
+
+
 def flash_law(claim: Claim, evidence: Evidence) -> Judged:
     """Powers of N, d and M, both loop orders; numbers: those of N, of d, and minus that of M."""
     n_power, d_power, m_power = claim.numbers
@@ -231,7 +236,9 @@ def sparse_law(claim: Claim, evidence: Evidence) -> Judged:
         f"Over the recorded densities grow {each}, at N from {_LENGTHS[0]} on: {share(checks)} "
         f"exponents are within {NEAR} of 1 (what Nd moves does not shrink with s)."
     )
-    return judged(checks, why, source)
+    dense = flash_law(replace(claim, numbers=DENSE_POWERS), evidence)
+    why += f" The law of N, d and M inside of it is that of dense attention: {dense.word}."
+    return judged([*checks, dense.word == HOLDS], why, f"{source}, {dense.source}")
 
 
 def _by_density(found: Found) -> dict[tuple[object, ...], list[Row]]:

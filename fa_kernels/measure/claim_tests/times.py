@@ -127,7 +127,7 @@ def freed_from_waiting(claim: Claim, evidence: Evidence) -> Judged:
     checks = [ratio < 1 for ratio in ratios]
     why = (
         f"The DRAM bytes of FlashAttention-2 and cuDNN take {span(ratios)} times as long as their "
-        f"products at the tensor cores' peak: less in {share(checks)} calls, so arithmetic binds "
+        f"products at the tensor cores' peak: less in {share(checks)} calls, so HBM does not bind "
         "there."
     )
     return judged(checks, why, f"{counted.source}, data sheet")

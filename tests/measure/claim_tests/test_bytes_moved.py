@@ -81,7 +81,8 @@ def test_the_law_of_flashattention(evidence: Evidence, monkeypatch: pytest.Monke
 
 def test_the_law_of_block_sparse_attention(evidence: Evidence) -> None:
     found = verdict("sparse_law", evidence)
-    assert found.word == HOLDS and "time as s^" in found.why
+    assert found.word == LIMITED and "time as s^" in found.why
+    assert "that of dense attention: holds with a limit" in found.why
     squared = altered(evidence, scaled(lambda row: row.density))
     assert verdict("sparse_law", squared).word == FAILS
     bytes_alone = altered(evidence, scaled(lambda row: row.density), metric="latency_ms")
