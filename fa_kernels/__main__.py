@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--training", action="store_true", help="training steps of GPT-2 small instead"
     )
     measure.add_argument(
-        "--ceilings", action="store_true", help="what this GPU does at most, unit by unit, instead"
+        "--ceilings", action="store_true", help="what this GPU reaches, unit by unit, instead"
     )
     measure.add_argument(
         "--numerics", action="store_true", help="errors against float64 instead; also without a GPU"

@@ -23,7 +23,8 @@ class Level:
     """One level of memory: `part_bytes` of an SM (HBM and L2 have no such part), and of the GPU.
 
     `sheet_gb_s` is the bandwidth of all parts together by the data sheet, None where it has none;
-    `derived` says that it was computed from other numbers there. `measured_gb_s` is that of a run.
+    `derived` says that it was computed from other numbers there. `measured_gb_s` is that of a run,
+    None also of what no kernel measures by itself.
     """
 
     name: str
@@ -48,22 +49,24 @@ class Level:
 
 
 #: The levels, nearest to the arithmetic first: key of the labels, and of the measured ceiling.
-LEVELS = {"registers": "fp32_fma", "shared": "smem_read", "l2": "l2_read", "hbm": "hbm_read"}
+#: Registers have none: a kernel that multiplies reads part of its operands from a cache before
+#: them, and says only what they must deliver at most.
+LEVELS = {"registers": "", "shared": "smem_read", "l2": "l2_read", "hbm": "hbm_read"}
 
 
 def levels_of(device: Device, measured: MeasuredCeilings) -> dict[str, Level]:
     """The four levels of a device, nearest to the arithmetic first.
 
     Registers have no bandwidth of their own on any data sheet: it is what multiply-adds at the peak
-    of the fp32 units read and write, three operands and a result.
+    of the fp32 units are worth at four operands each, and never counts as measured.
     """
     sms, registers = device.sm_count, 4 * device.registers_per_sm
-    fma, reached = sheet_rate(device, "fp32_fma"), measured.rate("fp32_fma")
+    fma = sheet_rate(device, "fp32_fma")
     shared, hbm = sheet_rate(device, "smem_read"), sheet_rate(device, "hbm_read")
     return {
         "registers": Level(
-            "registers", registers, sms * registers, register_gb_s(fma.value or 0.0), True,
-            None if reached is None else register_gb_s(reached), fma.source,
+            "registers", registers, sms * registers, register_gb_s(fma.value or 0.0), True, None,
+            fma.source,
         ),
         "shared": Level(
             "shared", device.smem_per_sm_bytes, sms * device.smem_per_sm_bytes, shared.value, True,
@@ -218,6 +221,10 @@ def _bandwidths(
 def _rate_words(level: Level, sheet: bool, text: Mapping[str, Any]) -> str:
     if sheet:
         said = bandwidth(level.sheet_gb_s or 0.0)
+        if level.name == "registers":
+            return f"{said}, {text['derived_registers']}"
         return f"{said}, {text['derived']}" if level.derived else said
     said = bandwidth(level.measured_gb_s or 0.0)
+    if level.name == "l2":
+        return f"{said} {text['delivered']}"
     return f"{said} ({100 * level.ratio:.0f} %)" if level.ratio else said

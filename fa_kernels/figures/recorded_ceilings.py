@@ -1,4 +1,4 @@
-"""What a GPU does at most: by its data sheet, and as a run of kind "ceilings" measured it."""
+"""What a GPU does at most by its data sheet, and what a run of kind "ceilings" saw it reach."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from fa_kernels.measure.records import RecordError, Run, list_runs
 
 #: Exponentials that an SM finds a clock.
 EXP_PER_CLOCK = 16
+#: dtype -> the matrix product that is timed with it.
+PRODUCTS = {"float16": "matmul_fp16", "bfloat16": "matmul_bf16"}
+#: What wrote the kernels of other providers, as it is called.
+_PROVIDERS = {"cublas": "cuBLAS"}
 #: Registers that a multiply-add reads and writes, 4 bytes each, and the FLOP it does.
 FMA_REGISTER_BYTES, FMA_FLOP = 4 * 4, 2
 _GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/"
@@ -61,7 +65,11 @@ def sheet_rate(device: Device, ceiling: str) -> SheetRate:
 
 
 def register_gb_s(fp32_tflops: float) -> float:
-    """GB/s of registers that so many TFLOP/s of multiply-adds read and write."""
+    """GB/s of registers that so many TFLOP/s of multiply-adds are worth, at four operands each.
+
+    A bound on what registers must deliver, not a rate that was seen: operands that stay the same
+    from one multiply-add to the next come from a cache in front of them.
+    """
     return fp32_tflops * 1e3 / FMA_FLOP * FMA_REGISTER_BYTES
 
 
@@ -94,3 +102,16 @@ class MeasuredCeilings:
         """The median, in the unit of the ceiling; None: not measured."""
         row = self.rows.get(ceiling)
         return row.median if row else None
+
+    def how(self, ceiling: str) -> str:
+        """What was launched, with its provider unless that is this suite; "": not measured."""
+        row = self.rows.get(ceiling)
+        if row is None:
+            return ""
+        provider = _PROVIDERS.get(row.provider, "")
+        return f"{provider}, {row.detail}" if provider else row.detail
+
+    def product(self, ceiling: str) -> str:
+        """The matrix product that stands for a ceiling: "cuBLAS (8192 × 8192 × 8192)"."""
+        provider, *shape = self.how(ceiling).split(", ")
+        return f"{provider} ({shape[0]})" if shape else provider

@@ -10,7 +10,7 @@ from typing import Any
 from fa_kernels.device import Device
 from fa_kernels.figures import theme
 from fa_kernels.figures.ladder import LadderRuns, Step
-from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
+from fa_kernels.figures.recorded_ceilings import PRODUCTS, MeasuredCeilings
 from fa_kernels.masks import matmul_flops
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -21,18 +21,21 @@ _HEIGHT = 500
 _INNER = (716, 404)
 #: Room around the marks, in decades.
 _LEFT, _RIGHT = 0.35, 0.5
-#: Measured ceilings of device memory, and of the tensor cores by dtype.
+#: Measured ceilings of device memory.
 _BANDWIDTHS = ("hbm_read", "hbm_copy")
-_PRODUCTS = {"float16": "matmul_fp16", "bfloat16": "matmul_bf16"}
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Peaks in TFLOP/s and bandwidth in GB/s of a data sheet; None: no such rate at this dtype."""
+    """Peaks in TFLOP/s and bandwidth in GB/s of a data sheet; None: no such rate at this dtype.
+
+    `product` says of a measured peak of the tensor cores which matrix product reached it.
+    """
 
     bandwidth_gb_s: float
     fp32_tflops: float
     tensor_tflops: float | None
+    product: str = ""
 
     @classmethod
     def of(cls, device: Device, dtype: str) -> Ceilings:
@@ -56,7 +59,8 @@ class Ceilings:
         fp32 = found.rate("fp32_fma")
         if not bandwidths or fp32 is None:
             return None
-        return cls(max(bandwidths), fp32, found.rate(_PRODUCTS.get(dtype, "")))
+        name = PRODUCTS.get(dtype, "")
+        return cls(max(bandwidths), fp32, found.rate(name), found.product(name))
 
     def roof(self, intensity: float, tensor_cores: bool) -> float:
         """The most TFLOP/s at this many FLOP per byte, were every byte to come from HBM."""
@@ -207,6 +211,10 @@ def _roof_words(
             xs.append(10.0**high)
             ys.append(peak)
             more = beside.format(rate=significant(rate)) if rate else ""
+            if rate and measured and name == "tensor":  # the most of one product, not of the units
+                more = text["beside_product"].format(
+                    rate=significant(rate), product=measured.product
+                )
             words.append(text[name].format(rate=significant(peak)) + more)
             places.append("top left")
     return {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
-from fa_kernels.figures.recorded_ceilings import MeasuredCeilings, SheetRate, sheet_rate
+from fa_kernels.figures.fastest_recorded import FastestKernel
+from fa_kernels.figures.recorded_ceilings import PRODUCTS, MeasuredCeilings, SheetRate, sheet_rate
 from fa_kernels.measure.ceiling_records import CEILINGS, CeilingRow
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import significant
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.memory_levels import run_words
+from fa_kernels.widgets.roofline import faster_words
 from fa_kernels.widgets.text import html_table, labels, text_table
 
 
@@ -34,11 +36,12 @@ class CeilingLine:
 
 @dataclass(frozen=True)
 class CeilingCheck:
-    """One line per ceiling, shown as a table."""
+    """One line per ceiling, shown as a table; `fastest` recorded kernels of the GPU by dtype."""
 
     device: Device
     measured: MeasuredCeilings
     lines: Sequence[CeilingLine]
+    fastest: Mapping[str, FastestKernel] = field(default_factory=dict)
 
     def cells(self) -> list[list[str]]:
         """The table as text: a row of heads, then one row per ceiling."""
@@ -51,7 +54,11 @@ class CeilingCheck:
                 sheet = text["is_derived"].format(rate=sheet)
             row, ratio = line.row, f"{line.ratio:.3f}" if line.ratio else ""
             measured = spread = ""
-            how = row.detail if row else text["not_in_run" if self.measured else "not_recorded"]
+            how = (
+                self.measured.how(line.name)
+                if row
+                else text["not_in_run" if self.measured else "not_recorded"]
+            )
             if row and row.median and row.p20 and row.p80:
                 measured = significant(row.median)
                 spread = f"{significant(row.p20)} … {significant(row.p80)}"
@@ -64,9 +71,17 @@ class CeilingCheck:
         return rows
 
     def caption(self) -> str:
-        """The device and the run."""
-        said = labels("ceiling_check")["caption"].format(device=self.device.name)
-        return f"{said} {run_words(self.measured)}"
+        """The device, the run, and which products a recorded kernel is faster than."""
+        text, said = labels("ceiling_check"), [run_words(self.measured)]
+        faster = [
+            faster_words(self.measured.product(name), self.measured.rate(name), kernel)
+            for dtype, name in PRODUCTS.items()
+            if (kernel := self.fastest.get(dtype))
+        ]
+        said += [text["is_no_limit"]] if self.measured else []
+        return " ".join(
+            [text["caption"].format(device=self.device.name), *said, *filter(None, faster)]
+        )
 
     def __str__(self) -> str:
         return text_table(self.caption(), self.cells())
@@ -87,4 +102,5 @@ def check_ceilings(device: str | None = None, session: Session | None = None) ->
     lines = [
         CeilingLine(name, sheet_rate(sheet, name), measured.rows.get(name)) for name in CEILINGS
     ]
-    return CeilingCheck(sheet, measured, lines)
+    fastest = FastestKernel.of_each_dtype(sheet, used.root) if measured else {}
+    return CeilingCheck(sheet, measured, lines, fastest)

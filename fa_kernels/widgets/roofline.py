@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fa_kernels.device import Device
+from fa_kernels.figures.fastest_recorded import FastestKernel
 from fa_kernels.figures.ladder import LadderRuns
 from fa_kernels.figures.point import device_words
 from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
@@ -40,11 +41,16 @@ def tensor_cores(arch: int) -> dict[str, bool]:
 
 
 def takeaway(
-    marks: Sequence[Mark], ceilings: Ceilings, device: Device, measured: Ceilings | None = None
+    marks: Sequence[Mark],
+    ceilings: Ceilings,
+    device: Device,
+    measured: Ceilings | None = None,
+    fastest: FastestKernel | None = None,
 ) -> str:
     """How near the best rung comes to the peak of its units, and which ceiling is above it.
 
-    `measured`: the peaks that the GPU was seen to reach, where they are known.
+    `measured`: the peaks that the GPU was seen to reach, where they are known; `fastest`: the
+    fastest recorded kernel of this GPU and dtype, which may be faster than they are.
     """
     text = labels("roofline")
     ours = [mark for mark in marks if not mark.at_most]
@@ -60,10 +66,12 @@ def takeaway(
     )  # fmt: skip
     if measured and (best.tensor_cores is False or measured.tensor_tflops):
         reached = measured.peak(best.tensor_cores)
+        by = measured.product if best.tensor_cores else text["by_fp32"]
         said += " " + text["said_measured"].format(
-            peak=significant(reached), percent=f"{100 * best.tflops / reached:.0f}"
+            peak=significant(reached), percent=f"{100 * best.tflops / reached:.0f}", by=by
         )
-    where = text["said_flat" if flat else "said_slope"]
+    below = best.tflops <= ceilings.roof(best.intensity, best.tensor_cores)
+    where = text["said_flat" if flat else "said_slope" if below else "said_slope_above"]
     said += " " + where.format(intensity=significant(best.intensity))
     peers = [mark for mark in marks if mark.at_most]
     if peers:
@@ -73,7 +81,40 @@ def takeaway(
             name=top.step.name, rate=significant(top.tflops), percent=share,
             units=text[_units(top)],
         )  # fmt: skip
+    if measured:
+        said = " ".join([said, *above_words(marks, measured, fastest)])
     return said
+
+
+def above_words(
+    marks: Sequence[Mark], measured: Ceilings, fastest: FastestKernel | None
+) -> list[str]:
+    """What stands above the measured roof: marks of the figure, and the fastest recorded kernel."""
+    text = labels("roofline")
+    flat = [mark for mark in marks if mark.tflops > measured.peak(mark.tensor_cores)]
+    slope = [
+        mark
+        for mark in marks
+        if mark not in flat and mark.tflops > measured.roof(mark.intensity, mark.tensor_cores)
+    ]
+    found = {"said_above_flat": flat, "said_above_slope": slope}
+    said = [
+        text[name].format(names=", ".join(mark.step.name for mark in above))
+        for name, above in found.items()
+        if above
+    ]
+    faster = faster_words(measured.product, measured.tensor_tflops, fastest)
+    return [*said, faster] if faster else said
+
+
+def faster_words(product: str, tflops: float | None, fastest: FastestKernel | None) -> str:
+    """That a recorded kernel is faster than a measured product; "" where none is."""
+    if tflops is None or fastest is None or fastest.tflops <= tflops:
+        return ""
+    return str(labels("roofline")["said_faster"]).format(
+        rate=significant(fastest.tflops), name=fastest.name, N=fastest.seqlen,
+        d=fastest.head_dim, run=fastest.run_id, product=product,
+    )  # fmt: skip
 
 
 def _short(mark: Mark) -> str:
@@ -126,9 +167,14 @@ class Roofline(SizedView):
     section = mark = "roofline"
 
     def __init__(
-        self, sizes: Sizes, device: Device, runs: LadderRuns, measured: MeasuredCeilings
+        self,
+        sizes: Sizes,
+        device: Device,
+        runs: LadderRuns,
+        measured: MeasuredCeilings,
+        fastest: Mapping[str, FastestKernel | None],
     ) -> None:
-        self.measured = measured
+        self.measured, self.fastest = measured, fastest
         super().__init__(sizes, device, runs)
 
     def draw(self, setting: Sizes, stamp: float) -> None:
@@ -138,7 +184,8 @@ class Roofline(SizedView):
         marks = marks_of(self.runs.steps(problem), self._tensor_cores, self.runs)
         self.marks = marks
         measured = Ceilings.measured(self.measured, problem.dtype)
-        said = takeaway(marks, ceilings, self.device, measured)
+        fastest = self.fastest.get(problem.dtype)
+        said = takeaway(marks, ceilings, self.device, measured, fastest)
         alt = self.text["figure"].format(sentence=said)
         where = measured_words(self.measured)
         table = roofline_table(marks, ceilings, self.device, problem.describe(), where)
@@ -165,5 +212,7 @@ def roofline(
     Args and errors as `ladder`.
     """
     sheet, runs = ladder_runs(device, session)
-    measured = MeasuredCeilings.on(sheet, in_use(session).root)
-    return Roofline(Sizes.of(N, d, dtype), sheet, runs, measured)
+    root = in_use(session).root
+    measured = MeasuredCeilings.on(sheet, root)
+    fastest = FastestKernel.of_each_dtype(sheet, root) if measured else {}
+    return Roofline(Sizes.of(N, d, dtype), sheet, runs, measured, fastest)

@@ -16,6 +16,11 @@ PART = {
     "hbm_copy": 0.85, "hbm_read": 0.9, "smem_read": 0.95, "fp32_fma": 0.9, "exp2": 0.96,
     "matmul_fp16": 0.7, "matmul_bf16": 0.72,
 }  # fmt: skip
+#: What was launched, by provider.
+HOW = {
+    "fa_kernels": "528 blocks of 256 threads, 4 MiB; fastest of 4",
+    "cublas": "4096 × 4096 × 4096, fp32 accumulation, cublasGemmEx",
+}
 RATE = {"l2_read": 5600.0, "l2_add": 1200.0}
 
 
@@ -31,7 +36,7 @@ def row_of(name: str, slug: str = "h200") -> CeilingRow:
     provider = "cublas" if name.startswith("matmul") else "fa_kernels"
     return CeilingRow(
         name, provider, CEILINGS[name], 0.99 * rate, rate, 1.01 * rate, 20, 4e9, 2**22, "ok",
-        "528 blocks of 256 threads, 4 MiB; fastest of 4", 0.0,
+        HOW[provider], 0.0,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets import compiled_check, resources, roofline, rung_view
 from fa_kernels.widgets.rung_ideas import IDEAS, Idea, ideas_of, place_of
 from fa_kernels.widgets.text import labels
+from tests.figures import synthetic_ceilings
 from tests.figures.synthetic import RUN_ID, write_run
 from tests.figures.synthetic_ceilings import RUN_ID as CEILINGS_RUN
 from tests.figures.synthetic_ceilings import rate_of, write_ceilings_run
@@ -267,9 +268,34 @@ def test_the_roofline_names_the_run_of_its_measured_ceilings(
     assert f"Measured ceilings: {CEILINGS_RUN}." in widget.table.value
     said, before = plain(widget.sentence.value), plain(without.sentence.value)
     reached = significant(rate_of("fp32_fma"))
-    assert f"Of the {reached} that this GPU was measured to reach" in said
+    assert f"Of the {reached} that multiply-adds alone reached" in said
     assert "measured" not in before and said.startswith(before.split(". ")[0])
     assert without.figure.spec != widget.figure.spec
+
+
+@pytest.mark.parametrize(
+    ("parts", "above"),
+    [
+        ({}, ""),
+        ({"matmul_fp16": 0.2}, "said_above_flat"),
+        ({"hbm_read": 1e-3, "hbm_copy": 1e-3}, "said_above_slope"),
+    ],
+)
+def test_what_stands_above_the_measured_roof_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, float], above: str
+) -> None:
+    """No dashed line lies below a mark without a sentence that names the mark."""
+    monkeypatch.setattr(roofline, "tensor_cores", lambda arch: {})
+    for name, part in parts.items():
+        monkeypatch.setitem(synthetic_ceilings.PART, name, part)
+    write_run(tmp_path, head_dims=(64,), seqlens=(4096,))
+    write_ceilings_run(tmp_path)
+    said = plain(fa.roofline(session=session("numpy", root=tmp_path)).sentence.value)
+    for name in ("said_above_flat", "said_above_slope"):
+        begin, _, _ = ROOFLINE[name].partition("{names}")
+        assert (begin in said) == (name == above)
+        assert name != above or "torch cuDNN" in said.partition(begin)[2].partition(".")[0]
+    assert ("cuBLAS (4096 × 4096 × 4096) is not the most" in said) == (above == "said_above_flat")
 
 
 def test_tensor_cores_are_read_from_the_compiled_code() -> None:

@@ -11,13 +11,17 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.device import device, list_devices
+from fa_kernels.figures.fastest_recorded import FastestKernel
 from fa_kernels.figures.memory_levels import levels_of
 from fa_kernels.figures.provenance import Provenance, Shown
 from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
 from fa_kernels.measure.ceiling_records import CEILINGS
 from fa_kernels.session import Session, session
+from fa_kernels.units import significant
 from fa_kernels.widgets.memory_levels import Gaps
 from fa_kernels.widgets.text import labels
+from tests.figures import synthetic_ceilings
+from tests.figures.synthetic import write_run
 from tests.figures.synthetic_ceilings import RUN_ID, write_ceilings_run
 
 LEVELS, FITS, CHECK = (labels(s) for s in ("memory_levels", "what_fits", "ceiling_check"))
@@ -148,3 +152,31 @@ def test_an_exported_figure_says_its_parameters_and_its_run(measured: Session) -
     assert levels.parameters == {"device": "h200"} and levels.run_ids == [RUN_ID]
     fits = Provenance.of(Shown.of(fa.what_fits(2048, 128, dtype="bf16", device="t4")))
     assert fits.parameters == {"N": 2048, "d": 128, "dtype": "bf16", "device": "t4"}
+
+
+@pytest.mark.parametrize("part", [0.2, 0.7])
+def test_a_recorded_kernel_that_beats_the_product_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    """A measured product is not called a limit where a recorded kernel is faster."""
+    monkeypatch.setitem(synthetic_ceilings.PART, "matmul_fp16", part)
+    write_run(tmp_path, head_dims=(64,), seqlens=(4096,))
+    write_ceilings_run(tmp_path)
+    check = fa.check_ceilings("h200", session("numpy", root=tmp_path))
+    fastest = FastestKernel.of_each_dtype(device("h200"), tmp_path)["float16"]
+    beaten = fastest.tflops > synthetic_ceilings.rate_of("matmul_fp16")
+    said = (
+        f"A recorded kernel reaches {significant(fastest.tflops)} TFLOP/s (forward, torch cuDNN, "
+        f"N = 4096, d = 64; {fastest.run_id}): cuBLAS (4096 × 4096 × 4096) is not the most."
+    )
+    assert beaten == (part == 0.2) and (said in check.caption()) == beaten
+    assert CHECK["is_no_limit"] in check.caption()
+    how = next(row[-1] for row in check.cells() if row[0] == CHECK["names"]["matmul_fp16"])
+    assert how.startswith("cuBLAS, 4096 × 4096 × 4096, ")
+
+
+def test_registers_are_not_called_measured_and_the_l2_delivers(measured: Session) -> None:
+    table = plain(fa.memory_levels("h200", measured).table.value)
+    assert "at four operands an FMA (three read, one written), and not measured" in table
+    assert LEVELS["measured_l2"] in table
+    assert LEVELS["measured_l2"] not in fa.memory_levels("t4", measured).table.value
