@@ -7,15 +7,19 @@ which such a run has too, but empty.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.measure import seal
 from fa_kernels.measure.records import MEASURED_DIR, RecordError, load_run
 
 FILE = "ceilings.csv"
+#: Says in run.json that ceilings.csv has a seal; a run from before there was one lacks it.
+SEALED = "ceilings_seal"
 #: Ceiling -> unit; the order is that of tables: from far away to near, then arithmetic.
 CEILINGS = {
     "hbm_copy": "GB/s",
@@ -29,7 +33,7 @@ CEILINGS = {
     "matmul_bf16": "TFLOP/s",
 }
 STATUSES = ("ok", "refused", "failed")
-_REMEDY = "restore it with `git checkout data/measured`, or choose another run"
+_REMEDY = seal.REMEDY
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class CeilingRow:
     `amount` is what one launch moves or computes, in the unit's own thing without its prefix (B,
     FLOP, exp, add), and `set_bytes` what it works on, 0 where that is registers alone. `p20`,
     `median` and `p80` are rates, None unless status is "ok". `max_abs_err` is the difference of
-    the launch's result from what it must be, taken before it was timed.
+    the launch's result from what it must be, taken before it was timed. `sm_mhz` is the median
+    clock of the SMs while the same launch went on, None where nothing read it.
     """
 
     ceiling: str
@@ -54,9 +59,12 @@ class CeilingRow:
     status: str
     detail: str
     max_abs_err: float | None
+    sm_mhz: float | None = None
 
 
 COLUMNS = tuple(field.name for field in fields(CeilingRow))
+#: The last column came later.
+HEADERS = (COLUMNS[:-1], COLUMNS)
 _KINDS = {field.name: str(field.type) for field in fields(CeilingRow)}
 
 
@@ -69,11 +77,13 @@ def row_fault(row: CeilingRow) -> str | None:
         return f"status = {row.status!r} is not one of {STATUSES}"
     if not row.provider or not row.detail:
         return "no provider, or no word on how it was measured"
-    numbers = (row.p20, row.median, row.p80, row.max_abs_err, row.amount)
+    numbers = (row.p20, row.median, row.p80, row.max_abs_err, row.amount, row.sm_mhz)
     if not all(math.isfinite(number) for number in numbers if number is not None):
         return "a number that is not finite"
     if min(row.n, row.amount, row.set_bytes) < 0:
         return "a negative amount, size or number of samples"
+    if row.sm_mhz is not None and row.sm_mhz <= 0:
+        return "a clock that is not positive"
     rates = (row.p20, row.median, row.p80)
     if row.status != "ok":
         return None if rates == (None, None, None) else f"a rate of status {row.status!r}"
@@ -86,23 +96,43 @@ def row_fault(row: CeilingRow) -> str | None:
     return None
 
 
-def append_ceilings(folder: Path, rows: Iterable[CeilingRow]) -> None:
-    """Append rows to <folder>/ceilings.csv, writing the header first if the file is new.
+def begin_ceilings(folder: Path) -> None:
+    """Begin ceilings.csv of a new run, sealed, or go on with it after whatever stopped the run.
 
     Raises:
-        RecordError: a row that `row_fault` refuses; nothing is written then.
+        RecordError: rows were edited since they were written, or the run is from before
+            ceilings.csv had all its columns; nothing is changed then.
+    """
+    path, header = folder / FILE, (",".join(COLUMNS) + "\n").encode()
+    if not path.exists() and not seal.is_sealed(folder, FILE):
+        seal.write_atomically(path, header.decode())
+    if path.exists() and path.read_bytes() == header and not seal.is_sealed(folder, FILE):
+        seal.begin(folder, FILE)  # new, or killed before it could be
+    if path.exists() and not path.read_bytes().startswith(header):
+        raise RecordError(
+            f"{folder.name}/{FILE} has not all columns ({', '.join(COLUMNS)}): it is from before "
+            "there were these, or was edited; start another run with --label."
+        )
+    seal.mend(folder, FILE)
+
+
+def append_ceilings(folder: Path, rows: Iterable[CeilingRow]) -> None:
+    """Append rows to <folder>/ceilings.csv, all or none; the header first if the file is new.
+
+    Raises:
+        RecordError: a row that `row_fault` refuses, or a run that something else writes to;
+            nothing is written then.
     """
     rows = list(rows)
     for row in rows:
         if fault := row_fault(row):
             raise RecordError(f"refusing to record {row}: {fault}.")
-    path = folder / FILE
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerows([_text(getattr(row, name)) for name in COLUMNS] for row in rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not (folder / FILE).exists():
+        writer.writerow(COLUMNS)
+    writer.writerows([_text(getattr(row, name)) for name in COLUMNS] for row in rows)
+    seal.append(folder, text.getvalue().encode("utf-8"), FILE)
 
 
 def _text(value: Any) -> str:
@@ -121,7 +151,12 @@ def load_ceilings(run_id: str, root: Path | None = None) -> tuple[CeilingRow, ..
     if run.kind != "ceilings":
         raise RecordError(f"{run_id} is a run of kind {run.kind!r}, not 'ceilings'; {_REMEDY}.")
     path = (root or MEASURED_DIR) / run_id / FILE
-    return tuple(_read(path)) if path.exists() else ()
+    if not path.exists() and not seal.is_sealed(path.parent, FILE):
+        return ()
+    seal.check_end(path.parent, FILE)
+    rows = tuple(_read(path))  # names row and field, which a seal cannot
+    seal.check(path.parent, SEALED in run.about, FILE)
+    return rows
 
 
 def _read(path: Path) -> Iterable[CeilingRow]:
@@ -129,7 +164,7 @@ def _read(path: Path) -> Iterable[CeilingRow]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
+            if tuple(reader.fieldnames or ()) not in HEADERS:
                 raise RecordError(
                     f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
                 )
@@ -139,10 +174,10 @@ def _read(path: Path) -> Iterable[CeilingRow]:
 
 
 def _parse(raw: Mapping[Any, Any], where: str) -> CeilingRow:
-    if len(raw) > len(COLUMNS):  # csv keeps what is left over under the key None
+    if None in raw:  # csv keeps what is left over under the key None
         raise RecordError(f"{where}: more cells than columns; {_REMEDY}.")
     values: dict[str, Any] = {}
-    for column in COLUMNS:
+    for column in (name for name in COLUMNS if name in raw):
         text, kind = raw[column], _KINDS[column]
         try:
             if text is None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fa_kernels.measure import ceilings, memory
+from fa_kernels.measure import ceilings, memory, seal
 from fa_kernels.measure.ceiling_records import (
     CEILINGS,
+    FILE,
+    SEALED,
     CeilingRow,
     append_ceilings,
+    begin_ceilings,
     load_ceilings,
 )
 from fa_kernels.measure.special_run import open_run
@@ -32,7 +36,11 @@ def record_ceilings(
     measured, and one that the run to resume has, whatever came of it, is not measured again.
     """
     start = time.monotonic()
-    folder, _ = open_run("ceilings", label, command, root, resume, commit, method=ceilings.METHOD)
+    if resume is not None and (root / resume).exists():
+        begin_ceilings(root / resume)  # before run.json says that the run went on
+    about: dict[str, Any] = {"method": ceilings.METHOD, SEALED: seal.file_of(FILE)}
+    folder, _ = open_run("ceilings", label, command, root, resume, commit, **about)
+    begin_ceilings(folder)
     done = {row.ceiling for row in load_ceilings(folder.name, root)}
     work = [name for name in CEILINGS if name not in done]
     gpu = ceilings.Gpu.current()

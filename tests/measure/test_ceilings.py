@@ -343,6 +343,7 @@ def test_a_measured_line_says_rate_or_reason() -> None:
         ({"n": 2}, "fewer than 3"),
         ({"max_abs_err": None}, "not checked"),
         ({"status": "failed"}, "a rate of status"),
+        ({"sm_mhz": 0.0}, "a clock that is not positive"),
     ],
 )
 def test_what_is_no_ceiling_is_refused(changed: dict[str, Any], fault: str, tmp_path: Path) -> None:
@@ -361,7 +362,7 @@ def written(root: Path, text: str) -> str:
     return folder.name
 
 
-GOOD = "hbm_read,fa_kernels,GB/s,1,2,3,20,1e9,1024,ok,a launch,0"
+GOOD = "hbm_read,fa_kernels,GB/s,1,2,3,20,1e9,1024,ok,a launch,0,1980"
 
 
 @pytest.mark.parametrize(
@@ -369,7 +370,7 @@ GOOD = "hbm_read,fa_kernels,GB/s,1,2,3,20,1e9,1024,ok,a launch,0"
     [
         ("a,b\n", "other columns"),
         (f"{','.join(COLUMNS)}\n{GOOD},more\n", "more cells"),
-        (f"{','.join(COLUMNS)}\n{GOOD[:-2]}\n", "max_abs_err = None"),
+        (f"{','.join(COLUMNS)}\n{GOOD[:-5]}\n", "sm_mhz = None"),
         (f"{','.join(COLUMNS)}\n{GOOD.replace('20', 'many')}\n", "n = 'many' is no int"),
         (f"{','.join(COLUMNS)}\n{GOOD.replace('GB/s', 'B/s')}\n", "not known"),
     ],

@@ -61,7 +61,10 @@ class Evidence:
         """All that is at hand about one GPU; a run that cannot be read is passed over."""
         runs = tuple(run for run in _readable(root) if device.is_called(run.device))
         newest = next((run.run_id for run in runs if run.kind == "ceilings"), "")
-        ceilings = load_ceilings(newest, root) if newest else ()
+        try:
+            ceilings = load_ceilings(newest, root) if newest else ()
+        except RecordError:
+            newest, ceilings = "", ()
         return cls(device, runs, tuple(readable_devices()), load_paper(), newest, ceilings)
 
     def ceiling(self, name: str) -> float | None:
