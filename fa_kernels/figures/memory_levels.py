@@ -72,7 +72,7 @@ def levels_of(device: Device, measured: MeasuredCeilings) -> dict[str, Level]:
             "shared", device.smem_per_sm_bytes, sms * device.smem_per_sm_bytes, shared.value, True,
             measured.rate("smem_read"), shared.source,
         ),
-        "l2": Level("l2", None, device.l2_bytes, None, False, measured.rate("l2_read"), ""),
+        "l2": Level("l2", None, device.l2_bytes, None, False, measured.l2_gb_s, ""),
         "hbm": Level(
             "hbm", None, device.hbm_capacity_bytes, hbm.value, False, measured.rate("hbm_read"),
             hbm.source,

@@ -50,7 +50,8 @@ def sheet_rate(device: Device, ceiling: str) -> SheetRate:
     printed = {
         "hbm_copy": "hbm_bandwidth_gb_s", "hbm_read": "hbm_bandwidth_gb_s",
         "fp32_fma": "fp32_tflops", "matmul_fp16": "fp16_tensor_tflops",
-        "matmul_bf16": "bf16_tensor_tflops",
+        "matmul_bf16": "bf16_tensor_tflops", "matmul_fp16_sustained": "fp16_tensor_tflops",
+        "matmul_bf16_sustained": "bf16_tensor_tflops",
     }  # fmt: skip
     if ceiling in printed:
         name = printed[ceiling]
@@ -102,6 +103,11 @@ class MeasuredCeilings:
         """The median, in the unit of the ceiling; None: not measured."""
         row = self.rows.get(ceiling)
         return row.median if row else None
+
+    @property
+    def l2_gb_s(self) -> float | None:
+        """What the L2 delivers where no answer serves two SMs; in older runs, where some may."""
+        return self.rate("l2_read_apart") or self.rate("l2_read")
 
     def how(self, ceiling: str) -> str:
         """What was launched, with its provider unless that is this suite; "": not measured."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.measure.gemm import Gemm
-from fa_kernels.units import GIB, capacity
+from fa_kernels.measure.gemm import LAYOUTS, Gemm
+from fa_kernels.units import GIB, MIB, capacity
 
 SOURCE = Path(__file__).with_name("ceilings.cu")
 #: Of ceilings.cu.
@@ -27,8 +27,10 @@ STREAM_BYTES = 4 * GIB
 #: beside which its start and end do not count.
 L2_BYTES_PER_SM, SMEM_BYTES_PER_SM = 64 * 10**6, 512 * 10**6
 FMA_STEPS, EXP_STEPS, ADDS_PER_SM = 2**14, 2**12, 2**24
-#: Side of the matrices that are multiplied.
-MATMUL = 8192
+#: Sets of the L2 of which every byte is one block's, on GPUs where half of the L2 holds them.
+APART_BYTES = (16 * MIB, 24 * MIB)
+#: Sides of the matrices that are multiplied.
+MATMUL = (4096, 8192, 12288)
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,35 @@ def l2_reads(gpu: Gpu) -> Iterator[Attempt]:
     return _reads(gpu, _power_of_two(gpu.l2_bytes // 8), shapes, total)
 
 
+def l2_reads_apart(gpu: Gpu) -> Iterator[Attempt]:
+    """Sets of which every block reads a part of its own, so that no answer serves two SMs.
+
+    At most half of the L2, as it may keep two copies; where that is little, other parts of it.
+    """
+    import cupy
+
+    half, seen = gpu.l2_bytes // 2, set()
+    for wanted in [size for size in APART_BYTES if size <= half] or [half // 2, 3 * half // 4]:
+        for threads, per_sm in ((256, 4), (256, 8), (512, 2), (512, 4)):
+            blocks, chunk_bytes = gpu.sm_count * per_sm, threads * IN_FLIGHT * VECTOR_BYTES
+            own = max(1, round(wanted / (blocks * chunk_bytes)))
+            set_bytes = blocks * own * chunk_bytes
+            if set_bytes > gpu.l2_bytes or (threads, blocks, own) in seen:
+                continue
+            seen.add((threads, blocks, own))
+            rounds = max(1, L2_BYTES_PER_SM * gpu.sm_count // set_bytes)
+            source = pattern(set_bytes // 4)
+            sums = cupy.zeros(blocks * threads // 32, dtype="uint32")
+            sizes = (np.uint32(own), np.uint32(rounds * own))
+            run = _launch("read_apart", threads, blocks, source, sums, *sizes)
+            error = functools.partial(_differs, sums, rounds * pattern_sum(set_bytes // 4) % 2**32)
+            words = (
+                f"{_words(threads, blocks, set_bytes)}, each its own {own * chunk_bytes // 1024}"
+            )
+            amount = float(rounds * set_bytes)
+            yield Attempt(f"{words} KiB", amount, set_bytes, run, error)
+
+
 def smem_reads(gpu: Gpu) -> Iterator[Attempt]:
     """Shared memory of all SMs at once."""
     import cupy
@@ -299,13 +330,23 @@ def exponentials(gpu: Gpu) -> Iterator[Attempt]:
     return _arithmetic(gpu, "exponentials", constants, EXP_STEPS, EXP_CHAINS, wanted)
 
 
-def products(dtype: str, n: int = MATMUL) -> Iterator[Attempt]:
-    """A product of two n x n matrices by cuBLAS, accumulated in fp32.
+def product_sides(gpu: Gpu) -> list[int]:
+    """Of `MATMUL`, those whose matrices leave room."""
+    return [n for n in MATMUL if 4 * 2 * n * n <= gpu.free_bytes // 4]
+
+
+def products(dtype: str, n: int) -> Iterator[Attempt]:
+    """A product of two n x n matrices by cuBLAS, accumulated in fp32, in each of its layouts.
 
     Raises:
         ImportError: cuBLAS is not installed.
     """
     gemm = Gemm.of(dtype, n)
-    run, error = gemm.on_gpu()
-    words = f"{n} × {n} × {n}, fp32 accumulation, cublasGemmEx"
-    yield Attempt(words, 2.0 * n**3, 3 * gemm.a.nbytes, run, lambda: (error(), gemm.allowed))
+    for layout in LAYOUTS:
+        run, error = gemm.on_gpu(layout)
+
+        def wrong(error: Callable[[], float] = error) -> tuple[float, float]:
+            return error(), gemm.allowed
+
+        words = f"{n} × {n} × {n}, {layout}, fp32 accumulation, cublasGemmEx"
+        yield Attempt(words, 2.0 * n**3, 3 * gemm.a.nbytes, run, wrong)

@@ -1,4 +1,4 @@
-"""What a GPU can do at most, as measured: ceilings.csv of a run of kind "ceilings".
+"""What a GPU reaches, unit by unit: ceilings.csv of a run of kind "ceilings".
 
 A ceiling belongs to a device and to no attention call, so it has none of the columns of rows.csv,
 which such a run has too, but empty.
@@ -25,13 +25,18 @@ CEILINGS = {
     "hbm_copy": "GB/s",
     "hbm_read": "GB/s",
     "l2_read": "GB/s",
+    "l2_read_apart": "GB/s",
     "l2_add": "Gadd/s",
     "smem_read": "GB/s",
     "fp32_fma": "TFLOP/s",
     "exp2": "Gexp/s",
     "matmul_fp16": "TFLOP/s",
     "matmul_bf16": "TFLOP/s",
+    "matmul_fp16_sustained": "TFLOP/s",
+    "matmul_bf16_sustained": "TFLOP/s",
 }
+#: Those of them that came later: runs recorded before lack them.
+LATER = ("l2_read_apart", "matmul_fp16_sustained", "matmul_bf16_sustained")
 STATUSES = ("ok", "refused", "failed")
 _REMEDY = seal.REMEDY
 
@@ -66,6 +71,12 @@ COLUMNS = tuple(field.name for field in fields(CeilingRow))
 #: The last column came later.
 HEADERS = (COLUMNS[:-1], COLUMNS)
 _KINDS = {field.name: str(field.type) for field in fields(CeilingRow)}
+
+
+def without_rate(name: str, provider: str, status: str, detail: str) -> CeilingRow:
+    """The row of a ceiling that was not measured, with the reason."""
+    nothing = (None, None, None, 0, 0.0, 0)
+    return CeilingRow(name, provider, CEILINGS[name], *nothing, status, detail, None)
 
 
 def row_fault(row: CeilingRow) -> str | None:

@@ -1,4 +1,4 @@
-// What one GPU can do at most, unit by unit: device memory, L2, shared memory, fp32, exponentials.
+// What one GPU reaches, unit by unit: device memory, L2, shared memory, fp32, exponentials.
 //
 // No rung: nothing here computes attention. Each kernel keeps one unit busy and everything else
 // idle enough not to matter, and leaves a result that the host knows beforehand (ceilings.py holds
@@ -100,6 +100,32 @@ extern "C" __global__ __launch_bounds__(THREADS) void read_stream(
         for (int u = 0; u < IN_FLIGHT; ++u) {
             sum += sum_of(v_rmem[u]);
         }
+    }
+    store_warp_sum(sums, sum);
+}
+
+// L2, read only, and every byte by one block alone. In `read_stream` two or three SMs are at the
+// same chunk at a time, and something between them and the L2 might ask for a line once and answer
+// all; here no SM ever asks for what another does, so that each answer was read in the L2. A block
+// goes round and round in the `own_chunks` that are its own.
+extern "C" __global__ __launch_bounds__(THREADS) void read_apart(
+    const uint4* __restrict__ from, unsigned* __restrict__ sums, unsigned own_chunks,
+    unsigned chunks_per_block) {
+    const size_t before = static_cast<size_t>(blockIdx.x) * own_chunks * (THREADS * IN_FLIGHT);
+    const uint4* own = from + before + threadIdx.x;
+    unsigned sum = 0, chunk = 0;
+    for (unsigned i = 0; i < chunks_per_block; ++i) {
+        const uint4* first = own + chunk * (THREADS * IN_FLIGHT);
+        uint4 v_rmem[IN_FLIGHT];
+#pragma unroll
+        for (int u = 0; u < IN_FLIGHT; ++u) {
+            v_rmem[u] = load_past_l1(first + u * THREADS);
+        }
+#pragma unroll
+        for (int u = 0; u < IN_FLIGHT; ++u) {
+            sum += sum_of(v_rmem[u]);
+        }
+        chunk = chunk + 1 == own_chunks ? 0 : chunk + 1;
     }
     store_warp_sum(sums, sum);
 }

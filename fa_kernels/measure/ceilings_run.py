@@ -1,4 +1,4 @@
-"""The ceilings of the current GPU on record: a run of kind "ceilings", about half a minute."""
+"""The ceilings of the current GPU on record: a run of kind "ceilings", about a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from fa_kernels.measure import ceilings, memory, seal
 from fa_kernels.measure.ceiling_records import (
-    CEILINGS,
     FILE,
     SEALED,
     CeilingRow,
@@ -17,8 +16,12 @@ from fa_kernels.measure.ceiling_records import (
     begin_ceilings,
     load_ceilings,
 )
+from fa_kernels.measure.gpu_state import recorded_state
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.units import significant
+
+#: Between two readings of the clock: a ceiling takes half a second and a little.
+INTERVAL_MS = 100
 
 
 def record_ceilings(
@@ -33,7 +36,8 @@ def record_ceilings(
     """Measure every ceiling into a run of kind "ceilings"; its folder, and whether it is whole.
 
     Arguments and errors as `backward_run.record_backward`. Each ceiling is written when it is
-    measured, and one that the run to resume has, whatever came of it, is not measured again.
+    measured, the matrix products together, and one that the run to resume has, whatever came of
+    it, is not written again. What the GPU's clocks were meanwhile goes into run.json.
     """
     start = time.monotonic()
     if resume is not None and (root / resume).exists():
@@ -42,16 +46,19 @@ def record_ceilings(
     folder, _ = open_run("ceilings", label, command, root, resume, commit, **about)
     begin_ceilings(folder)
     done = {row.ceiling for row in load_ceilings(folder.name, root)}
-    work = [name for name in CEILINGS if name not in done]
+    work = [names for names in ceilings.GROUPS if not done.issuperset(names)]
     gpu = ceilings.Gpu.current()
-    for number, name in enumerate(work):
-        if seconds is not None and time.monotonic() - start > seconds:
-            say(f"deadline reached with {len(work) - number} left: resume {folder.name}")
-            return folder, False
-        row = ceilings.measure_ceiling(name, gpu)
-        append_ceilings(folder, [row])
-        memory.free_pools()  # gigabytes, which cuBLAS or the next array may want
-        say(f"[{number + 1}/{len(work)}, {time.monotonic() - start:.0f} s] {said(row)}")
+    with recorded_state(folder, INTERVAL_MS) as readings:
+        for number, names in enumerate(work):
+            if seconds is not None and time.monotonic() - start > seconds:
+                say(f"deadline reached with {len(work) - number} left: resume {folder.name}")
+                return folder, False
+            found = ceilings.measure_group(names, gpu, readings)
+            rows = [row for row in found if row.ceiling not in done]
+            append_ceilings(folder, rows)
+            memory.free_pools()  # gigabytes, which cuBLAS or the next array may want
+            for row in rows:
+                say(f"[{number + 1}/{len(work)}, {time.monotonic() - start:.0f} s] {said(row)}")
     return folder, True
 
 
@@ -59,4 +66,5 @@ def said(row: CeilingRow) -> str:
     """One line on a measured ceiling."""
     if row.median is None:
         return f"{row.ceiling} {row.status}: {row.detail}"
-    return f"{row.ceiling} {significant(row.median)} {row.unit}: {row.detail}"
+    clock = f" at {row.sm_mhz:.0f} MHz" if row.sm_mhz else ""
+    return f"{row.ceiling} {significant(row.median)} {row.unit}{clock}: {row.detail}"

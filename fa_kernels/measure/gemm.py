@@ -13,15 +13,19 @@ from fa_kernels.cuda.arrays import io_dtype
 #: cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of library_types.h and cublas_api.h.
 _TYPES, _COMPUTE_32F, _DEFAULT = {"float16": 2, "bfloat16": 14}, 68, -1
 _NO_TRANSPOSE = _POINTER_MODE_HOST = 0
+_TRANSPOSE = 1
+#: How cuBLAS finds its two operands, columns next to each other (N) or rows (T).
+LAYOUTS = ("NN", "TN")
 #: Half of the distance of 1 from the next larger number.
 _ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 #: Rows and columns of the product that are compared with float64.
 _CHECKED = 16
 
 
-def multiply(dtype: str) -> Callable[[Any, Any, Any], None]:
+def multiply(dtype: str, layout: str = "NN") -> Callable[[Any, Any, Any], None]:
     """A function (a, b, out) of square matrices of 16 bits that sets out = a b, fp32 inside.
 
+    With the layout "TN" it takes b transposed, which is cuBLAS's first operand, see below.
     bfloat16 has no type of its own in CuPy: its arrays are the bits, uint16.
 
     Raises:
@@ -32,6 +36,7 @@ def multiply(dtype: str) -> Callable[[Any, Any, Any], None]:
 
     handle = cupy.cuda.device.get_cublas_handle()
     one, zero, kind = np.ones(1, np.float32), np.zeros(1, np.float32), _TYPES[dtype]
+    first = _TRANSPOSE if layout == "TN" else _NO_TRANSPOSE
 
     def run(a: Any, b: Any, out: Any) -> None:
         n = len(a)
@@ -39,7 +44,7 @@ def multiply(dtype: str) -> Callable[[Any, Any, Any], None]:
         # cuBLAS counts down columns: what it takes for transposed is what lies here row by row, and
         # the transposed product of a and b is that of b and a.
         cublas.gemmEx(
-            handle, _NO_TRANSPOSE, _NO_TRANSPOSE, n, n, n, one.ctypes.data,
+            handle, first, _NO_TRANSPOSE, n, n, n, one.ctypes.data,
             b.data.ptr, kind, n, a.data.ptr, kind, n, zero.ctypes.data,
             out.data.ptr, kind, n, _COMPUTE_32F, _DEFAULT,
         )  # fmt: skip
@@ -85,7 +90,7 @@ class Gemm:
             float(np.abs(x - y).max()) for x, y in zip(ours, (by_row, by_column), strict=True)
         )
 
-    def on_gpu(self) -> tuple[Callable[[], None], Callable[[], float]]:
+    def on_gpu(self, layout: str = "NN") -> tuple[Callable[[], None], Callable[[], float]]:
         """(multiply once, the error of what was multiplied last).
 
         Raises:
@@ -93,8 +98,9 @@ class Gemm:
         """
         import cupy
 
-        product, n, kind = multiply(self.dtype), len(self.a), io_dtype(self.dtype)
-        a, b = (cupy.asarray(x.view(np.uint16)) for x in (self.a, self.b))
+        product, n, kind = multiply(self.dtype, layout), len(self.a), io_dtype(self.dtype)
+        second = np.ascontiguousarray(self.b.T) if layout == "TN" else self.b
+        a, b = (cupy.asarray(x.view(np.uint16)) for x in (self.a, second))
         out = cupy.zeros((n, n), dtype="uint16")
 
         def run() -> None:

@@ -64,8 +64,10 @@ def summarise(readings: Sequence[Reading]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[list[Reading]]:
-    """Reads the current GPU once a second into the list; it stays empty where that does not work.
+def watching(interval_ms: int = INTERVAL_MS) -> Iterator[list[Reading]]:
+    """Reads the current GPU, by default once a second, into the list.
+
+    It stays empty where that does not work.
 
     nvidia-smi writes into a pipe: it ends by itself if this process is killed.
     """
@@ -75,7 +77,7 @@ def watching() -> Iterator[list[Reading]]:
         yield readings
         return
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([*command, "-lms", str(INTERVAL_MS)], text=True, **pipes)
+    process = subprocess.Popen([*command, "-lms", str(interval_ms)], text=True, **pipes)
 
     def read() -> None:
         assert process.stdout is not None
@@ -122,13 +124,16 @@ def _command() -> list[str] | None:
 
 
 @contextlib.contextmanager
-def recorded_state(folder: Path) -> Iterator[None]:
-    """Adds what the GPU did meanwhile to `gpu_state` of run.json, one entry for each session."""
+def recorded_state(folder: Path, interval_ms: int = INTERVAL_MS) -> Iterator[Sequence[Reading]]:
+    """Adds what the GPU did meanwhile to `gpu_state` of run.json, one entry for each session.
+
+    Gives the readings, which grow meanwhile.
+    """
     begun = time.monotonic()
     readings: list[Reading] = []
     try:
-        with watching() as readings:
-            yield
+        with watching(interval_ms) as readings:
+            yield readings
     finally:
         found = summarise(readings)
         if found:

@@ -17,6 +17,12 @@ from fa_kernels.widgets.memory_levels import run_words
 from fa_kernels.widgets.roofline import faster_words
 from fa_kernels.widgets.text import html_table, labels, text_table
 
+#: Ceilings of what is in the SMs and follows their clock -> what is counted.
+PER_CLOCK = {
+    "smem_read": "B", "fp32_fma": "FLOP", "exp2": "exp", "matmul_fp16_sustained": "FLOP",
+    "matmul_bf16_sustained": "FLOP",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class CeilingLine:
@@ -33,6 +39,22 @@ class CeilingLine:
             return None
         return self.row.median / self.sheet.value
 
+    def per_clock(self, sms: int) -> float | None:
+        """What one of so many SMs did in a clock; None of what no unit in them bounds."""
+        if self.name not in PER_CLOCK or self.row is None:
+            return None
+        if self.row.median is None or self.row.sm_mhz is None:
+            return None
+        scale = {"T": 1e12, "G": 1e9}[self.row.unit[0]]
+        return self.row.median * scale / (1e6 * self.row.sm_mhz * sms)
+
+    def clock_cells(self, sms: int) -> tuple[str, str]:
+        """The clock while it was measured, and the rate per clock and SM; "" where unknown."""
+        mhz, per_clock = self.row.sm_mhz if self.row else None, self.per_clock(sms)
+        said = labels("ceiling_check")["mhz"].format(mhz=f"{mhz:.0f}") if mhz else ""
+        thing = f"{significant(per_clock)} {PER_CLOCK[self.name]}" if per_clock else ""
+        return said, thing
+
 
 @dataclass(frozen=True)
 class CeilingCheck:
@@ -46,7 +68,9 @@ class CeilingCheck:
     def cells(self) -> list[list[str]]:
         """The table as text: a row of heads, then one row per ceiling."""
         text = labels("ceiling_check")
-        columns = ("ceiling", "unit", "sheet", "measured", "spread", "ratio", "how")
+        clocked = any(line.row and line.row.sm_mhz for line in self.lines)
+        columns = ["ceiling", "unit", "sheet", "measured", "spread", "ratio"]
+        columns += [*(("clock", "per_clock") if clocked else ()), "how"]
         rows = [[str(text[name]) for name in columns]]
         for line in self.lines:
             sheet = text["no_rate"] if line.sheet.value is None else significant(line.sheet.value)
@@ -65,7 +89,7 @@ class CeilingCheck:
             rows.append(
                 [
                     text["names"][line.name], CEILINGS[line.name], sheet, measured, spread, ratio,
-                    how,
+                    *(line.clock_cells(self.device.sm_count) if clocked else ()), how,
                 ]
             )  # fmt: skip
         return rows

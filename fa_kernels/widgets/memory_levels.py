@@ -115,7 +115,10 @@ def levels_table(device: Device, levels: Mapping[str, Level], measured: Measured
                 f"{level.ratio:.3f}" if level.ratio else "",
             ]
         )  # fmt: skip
-    l2 = f" {text['measured_l2']}" if levels["l2"].measured_gb_s else ""
+    l2 = ""
+    if levels["l2"].measured_gb_s:
+        apart = measured.rate("l2_read_apart") is not None
+        l2 = f" {text['measured_l2_apart' if apart else 'measured_l2']}"
     caption = text["caption"].format(
         device=device.name, sms=device.sm_count, block=capacity(device.smem_per_block_bytes),
         sm=capacity(device.smem_per_sm_bytes), measured=run_words(measured) + l2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fa_kernels.device import device
@@ -14,14 +15,15 @@ RUN_ID = "20270101-h200-ceilings"
 #: Of the data sheet; where that says nothing, the rate itself.
 PART = {
     "hbm_copy": 0.85, "hbm_read": 0.9, "smem_read": 0.95, "fp32_fma": 0.9, "exp2": 0.96,
-    "matmul_fp16": 0.7, "matmul_bf16": 0.72,
+    "matmul_fp16": 0.7, "matmul_bf16": 0.72, "matmul_fp16_sustained": 0.65,
+    "matmul_bf16_sustained": 0.66,
 }  # fmt: skip
 #: What was launched, by provider.
 HOW = {
     "fa_kernels": "528 blocks of 256 threads, 4 MiB; fastest of 4",
     "cublas": "4096 × 4096 × 4096, fp32 accumulation, cublasGemmEx",
 }
-RATE = {"l2_read": 5600.0, "l2_add": 1200.0}
+RATE = {"l2_read": 5600.0, "l2_read_apart": 5000.0, "l2_add": 1200.0}
 
 
 def rate_of(name: str, slug: str = "h200") -> float:
@@ -41,9 +43,14 @@ def row_of(name: str, slug: str = "h200") -> CeilingRow:
 
 
 def write_ceilings_run(
-    root: Path, leave_out: tuple[str, ...] = (), run_id: str = RUN_ID, slug: str = "h200"
+    root: Path,
+    leave_out: tuple[str, ...] = (),
+    run_id: str = RUN_ID,
+    slug: str = "h200",
+    sm_mhz: float | None = None,
 ) -> None:
     """The run in a folder of runs, without the ceilings of `leave_out`."""
     folder = write_run(root, [], run_id, kind="ceilings", device=device(slug).cuda_names[0])
-    append_ceilings(folder, [row_of(name, slug) for name in CEILINGS if name not in leave_out])
+    rows = [row_of(name, slug) for name in CEILINGS if name not in leave_out]
+    append_ceilings(folder, [replace(row, sm_mhz=sm_mhz) for row in rows])
     load_run.cache_clear()

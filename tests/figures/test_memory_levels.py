@@ -37,7 +37,7 @@ def test_levels_get_larger_and_slower_outwards(slug: str) -> None:
 
 def test_measured_rates_stand_beside(h200: Device, measured: MeasuredCeilings) -> None:
     found = levels_of(h200, measured)
-    assert found["l2"].measured_gb_s == rate_of("l2_read") and found["l2"].ratio is None
+    assert found["l2"].measured_gb_s == rate_of("l2_read_apart") and found["l2"].ratio is None
     assert found["hbm"].ratio == pytest.approx(0.9) and found["shared"].ratio == pytest.approx(0.95)
     assert found["registers"].measured_gb_s is None, "no kernel measures registers by themselves"
     assert found["registers"].sheet_gb_s == register_gb_s(h200.fp32_tflops)
@@ -69,7 +69,7 @@ def test_measured_bars_are_hatched_and_say_their_share(
     assert len(bars["measured"]["x"]) == 3 and len(bars["data sheet"]["x"]) == 3
     words = " ".join(next(t["text"] for t in spec["data"] if t["name"] == "bandwidths"))
     assert "(90 %)" in words and words.count(TEXT["no_measured"]) == 1
-    assert "5.6 TB/s to the SMs" in words and "4 operands an FMA" in words
+    assert "5 TB/s to the SMs" in words and "4 operands an FMA" in words
     held = " ".join(next(t["text"] for t in spec["data"] if t["name"] == "capacities"))
     assert capacity(h200.l2_bytes) in held and capacity(h200.smem_per_sm_bytes) in held
 

@@ -8,7 +8,7 @@ import pytest
 
 from fa_kernels.device import Device, device, list_devices
 from fa_kernels.figures.recorded_ceilings import MeasuredCeilings, register_gb_s, sheet_rate
-from fa_kernels.measure.ceiling_records import CEILINGS, FILE
+from fa_kernels.measure.ceiling_records import CEILINGS, FILE, LATER
 from tests.figures.synthetic_ceilings import RUN_ID, rate_of, write_ceilings_run
 
 
@@ -19,7 +19,7 @@ def test_every_rate_has_a_source_or_is_none(slug: str, name: str) -> None:
     if rate.value is not None:
         assert rate.value > 0 and "http" in rate.source
     assert (rate.value is None) == (
-        name in ("l2_read", "l2_add") or (name == "matmul_bf16" and slug == "t4")
+        name.startswith("l2_") or (name.startswith("matmul_bf16") and slug == "t4")
     )
 
 
@@ -48,6 +48,14 @@ def test_the_newest_run_of_the_device_is_taken(tmp_path: Path, h200: Device) -> 
     assert found.run_id == RUN_ID and found.rate("l2_read") == rate_of("l2_read")
     assert found.rate("nvlink") is None
     assert not MeasuredCeilings.on(device("t4"), tmp_path)
+
+
+def test_the_l2_is_the_one_whose_answers_serve_one_sm(tmp_path: Path, h200: Device) -> None:
+    write_ceilings_run(tmp_path)
+    assert MeasuredCeilings.on(h200, tmp_path).l2_gb_s == rate_of("l2_read_apart")
+    write_ceilings_run(tmp_path / "old", LATER)
+    old = MeasuredCeilings.on(h200, tmp_path / "old")
+    assert old.l2_gb_s == rate_of("l2_read") != rate_of("l2_read_apart")
 
 
 def test_a_run_that_cannot_be_read_counts_as_none(tmp_path: Path, h200: Device) -> None:

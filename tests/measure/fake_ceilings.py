@@ -48,6 +48,14 @@ def read_stream(
         sums.reshape(blocks, -1)[block, 0] = int(of_chunk[read].sum()) % 2**32
 
 
+def read_apart(blocks: int, threads: int, source: Any, sums: Any, own: int, per_block: int) -> None:
+    """Block after block, each round and round in chunks of its own."""
+    of_chunk = _chunks(source, threads).sum(axis=1, dtype=np.uint64)
+    for block in range(blocks):
+        read = [block * int(own) + i % int(own) for i in range(int(per_block))]
+        sums.reshape(blocks, -1)[block, 0] = int(of_chunk[read].sum()) % 2**32
+
+
 def read_shared(blocks: int, threads: int, sums: Any, passes: int) -> None:
     """Every pass reads every word of a block once."""
     words = np.arange(threads * IN_FLIGHT * VECTOR_BYTES // 4, dtype=np.uint64)
@@ -83,7 +91,15 @@ def exponentials(blocks: int, threads: int, out: Any, down: Any, steps: int) -> 
 
 KERNELS: dict[str, Callable[..., None]] = {
     f.__name__: f
-    for f in (copy_stream, read_stream, read_shared, add_in_l2, multiply_add, exponentials)
+    for f in (
+        copy_stream,
+        read_stream,
+        read_apart,
+        read_shared,
+        add_in_l2,
+        multiply_add,
+        exponentials,
+    )
 }
 
 
@@ -97,14 +113,15 @@ def kernel(entry: str, threads: int) -> Callable[..., None]:
     return launch
 
 
-def multiply(dtype: str) -> Callable[[Any, Any, Any], None]:
+def multiply(dtype: str, layout: str = "NN") -> Callable[[Any, Any, Any], None]:
     """In place of `gemm.multiply`: a product added up in fp32 and rounded to 16 bits."""
     from fa_kernels.cuda.arrays import io_dtype
 
     kind = io_dtype(dtype)
 
     def run(a: Any, b: Any, out: Any) -> None:
-        product = a.view(kind).astype(np.float32) @ b.view(kind).astype(np.float32)
+        b = b.view(kind).astype(np.float32)
+        product = a.view(kind).astype(np.float32) @ (b.T if layout == "TN" else b)
         out[:] = product.astype(kind).view(np.uint16)
 
     return run

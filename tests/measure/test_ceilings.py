@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,30 @@ import pytest
 from fa_kernels.__main__ import main
 from fa_kernels.cuda import launch, sass
 from fa_kernels.cuda.compile import compile_report
-from fa_kernels.measure import ceiling_attempts, ceilings, ceilings_run, gemm, memory, sweep
+from fa_kernels.measure import (
+    ceiling_attempts,
+    ceiling_products,
+    ceiling_timing,
+    ceilings,
+    ceilings_run,
+    gemm,
+    gpu_state,
+    memory,
+    sweep,
+)
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS, SOURCE, Attempt, Gpu
 from fa_kernels.measure.ceiling_records import (
     CEILINGS,
     COLUMNS,
     FILE,
+    LATER,
     CeilingRow,
     append_ceilings,
     load_ceilings,
     row_fault,
+    without_rate,
 )
-from fa_kernels.measure.ceilings import WAYS, measure_ceiling
+from fa_kernels.measure.ceilings import GROUPS, WAYS, measure_ceiling, measure_group
 from fa_kernels.measure.ceilings_run import record_ceilings
 from fa_kernels.measure.gemm import Gemm
 from fa_kernels.measure.records import (
@@ -42,7 +55,7 @@ from tests.measure.fake_ceilings import GPU
 from tests.measure.rows import ROW as ATTENTION_ROW
 from tests.measure.rows import write_run
 
-OURS = [name for name, (provider, _) in WAYS.items() if provider == "fa_kernels"]
+OURS = list(WAYS)
 ROW = CeilingRow(
     "hbm_read",
     "fa_kernels",
@@ -67,25 +80,18 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "multiply", fake_ceilings.multiply)
     sizes = {
         "STREAM_BYTES": 2**20, "L2_BYTES_PER_SM": 10**6, "SMEM_BYTES_PER_SM": 10**5,
-        "FMA_STEPS": 64, "EXP_STEPS": 64, "ADDS_PER_SM": 2**17, "MATMUL": 64,
+        "FMA_STEPS": 64, "EXP_STEPS": 64, "ADDS_PER_SM": 2**17, "MATMUL": (32, 64),
+        "APART_BYTES": (2**18, 2**19),
     }  # fmt: skip
     for name, value in sizes.items():
         monkeypatch.setattr(ceiling_attempts, name, value)
-    monkeypatch.setattr(ceilings, "timed_ms", lambda run: 1.0)
-    monkeypatch.setitem(
-        ceilings.WAYS,
-        "matmul_fp16",
-        ("cublas", lambda gpu: ceiling_attempts.products("float16", 64)),
-    )
-    monkeypatch.setitem(
-        ceilings.WAYS,
-        "matmul_bf16",
-        ("cublas", lambda gpu: ceiling_attempts.products("bfloat16", 64)),
-    )
+    monkeypatch.setattr(ceiling_timing, "timed_ms", lambda run: 1.0)
+    monkeypatch.setattr(ceiling_timing, "sustained_ms", lambda run, seconds: [1.0] * 8)
+    monkeypatch.setattr(ceiling_products, "PAUSE_SECONDS", 0.0)
 
 
 def attempts_of(name: str) -> list[Attempt]:
-    return list(WAYS[name][1](GPU))
+    return list(WAYS[name](GPU))
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, entry: str, change: Callable[..., None]) -> None:
@@ -96,12 +102,20 @@ def spoil(monkeypatch: pytest.MonkeyPatch, entry: str, change: Callable[..., Non
 # -- what a launch must leave ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CEILINGS)
-def test_what_the_kernels_compute_is_what_is_expected(emulated: None, name: str) -> None:
+@pytest.mark.parametrize("names", GROUPS)
+def test_what_the_kernels_compute_is_what_is_expected(
+    emulated: None, names: tuple[str, ...]
+) -> None:
     """Every launch shape: executed step by step, compared with the closed form."""
-    row = measure_ceiling(name, GPU)
-    assert row.status == "ok", row.detail
-    assert row.unit == CEILINGS[name] and row_fault(row) is None
+    rows = measure_group(names, GPU)
+    assert tuple(row.ceiling for row in rows) == names
+    for row in rows:
+        assert row.status == "ok", row.detail
+        assert row.unit == CEILINGS[row.ceiling] and row_fault(row) is None
+
+
+def test_the_groups_are_the_ceilings_in_their_order() -> None:
+    assert [name for names in GROUPS for name in names] == list(CEILINGS)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -118,7 +132,7 @@ def test_a_kernel_that_does_nothing_is_not_timed(
 ) -> None:
     for entry in fake_ceilings.KERNELS:
         spoil(monkeypatch, entry, lambda *args: None)
-    monkeypatch.setattr(ceilings, "timed_ms", lambda run: pytest.fail("timed what is wrong"))
+    monkeypatch.setattr(ceiling_timing, "timed_ms", lambda run: pytest.fail("timed what is wrong"))
     row = measure_ceiling(name, GPU)
     assert (row.status, row.median) == ("failed", None) and "wrong by" in row.detail
 
@@ -129,6 +143,7 @@ def test_a_kernel_that_does_nothing_is_not_timed(
         ("hbm_copy", "copy_stream", 1),
         ("hbm_read", "read_stream", 1),
         ("l2_read", "read_stream", 1),
+        ("l2_read_apart", "read_apart", 1),
         ("smem_read", "read_shared", 1),
         ("l2_add", "add_in_l2", 1),
         ("fp32_fma", "multiply_add", 32),
@@ -168,8 +183,34 @@ def test_bytes_are_those_that_the_kernels_touch(
     for attempt in attempts_of("l2_read"):
         assert attempt.set_bytes == GPU.l2_bytes // 8
         assert 0 <= GPU.sm_count * 10**6 - attempt.amount < 0.3e6
+    apart = attempts_of("l2_read_apart")
+    assert len({attempt.set_bytes for attempt in apart}) > 1
+    for attempt in apart:
+        assert attempt.set_bytes <= GPU.l2_bytes and attempt.amount % attempt.set_bytes == 0
     for attempt in attempts_of("smem_read"):
         assert attempt.amount <= GPU.sm_count * 10**5
+
+
+def test_every_block_of_a_set_apart_reads_what_no_other_does(
+    emulated: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates of the sizes stand in the detail; a small L2 gets smaller sets."""
+    row = measure_ceiling("l2_read_apart", GPU)
+    tried = row.detail.partition("tried shortly: ")[2]
+    assert "256 KiB" in tried and "512 KiB" in tried and tried.endswith(" GB/s")
+    monkeypatch.setattr(ceiling_attempts, "APART_BYTES", (2**30,))
+    small = attempts_of("l2_read_apart")
+    assert small and all(attempt.set_bytes <= GPU.l2_bytes for attempt in small)
+    read: list[int] = []
+    spoil(
+        monkeypatch, "read_apart",
+        lambda blocks, threads, source, sums, own, per_block: read.append(
+            4 * source.size - blocks * int(own) * threads * 64
+        ),
+    )  # fmt: skip
+    for attempt in small:
+        attempt.run()
+    assert read == [0] * len(small), "block for block, the whole set and nothing twice"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -198,24 +239,26 @@ def test_the_fastest_shape_stands_for_the_ceiling(
 ) -> None:
     shapes = attempts_of("hbm_read")
     times = iter([3.0] * 3 + [1.0] * 3 + [2.0] * 3 * (len(shapes) - 2) + [1.0, 2.0] * 10)
-    monkeypatch.setattr(ceilings, "timed_ms", lambda run: next(times))
+    monkeypatch.setattr(ceiling_timing, "timed_ms", lambda run: next(times))
     row = measure_ceiling("hbm_read", GPU)
     assert row.detail.startswith(shapes[1].words) and row.amount == shapes[1].amount
     best = row.amount / 1e-3 / 1e9
     assert (row.p20, row.median, row.p80) == pytest.approx((best / 2, 0.75 * best, best))
-    assert row.n == ceilings.SAMPLES
+    assert row.n == ceiling_timing.SAMPLES
 
 
 def test_without_cublas_the_remedy_is_named(
     emulated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(dtype: str) -> Any:
+    def missing(dtype: str, layout: str) -> Any:
         raise ImportError("no libcublas")
 
     monkeypatch.setattr(gemm, "multiply", missing)
-    row = measure_ceiling("matmul_fp16", GPU)
-    assert row.status == "refused" and "pip install nvidia-cublas" in row.detail
-    assert row_fault(row) is None
+    rows = measure_group(GROUPS[-1], GPU)
+    assert len(rows) == 4
+    for row in rows:
+        assert row.status == "refused" and "pip install nvidia-cublas" in row.detail
+        assert row_fault(row) is None
 
 
 def test_a_launch_that_fails_leaves_the_others(
@@ -237,6 +280,7 @@ def test_a_launch_that_fails_leaves_the_others(
 IN_LOOPS = {
     "copy_stream": ({"LDG.E.EF.128": 4, "STG.E.EF.128": 4}, "LDL"),
     "read_stream": ({"LDG.E.128.STRONG.GPU": 4}, "LDL"),
+    "read_apart": ({"LDG.E.128.STRONG.GPU": 4}, "LDL"),
     "read_shared": ({"LDS.128": 8}, "STS"),
     "add_in_l2": ({"RED": 4}, "LDG"),
     "multiply_add": ({"FFMA": 128}, "LD"),
@@ -272,7 +316,7 @@ def test_python_and_cuda_agree_on_the_sizes() -> None:
     for name in ("IN_FLIGHT", "VECTOR_BYTES", "FMA_CHAINS", "EXP_CHAINS"):
         assert f"constexpr int {name} = {getattr(ceiling_attempts, name)};" in code
     assert all(len(line) <= 100 for line in code.splitlines())
-    assert code.startswith("// What one GPU can do at most")
+    assert code.startswith("// What one GPU reaches")
 
 
 # -- the record ------------------------------------------------------------------------------------
@@ -309,11 +353,70 @@ def test_a_run_goes_on_where_it_stopped(on_a_gpu: None, tmp_path: Path) -> None:
     said: list[str] = []
     folder, whole = record_ceilings(tmp_path, "ceilings", "x", seconds=-1.0, say=said.append)
     assert not whole and load_ceilings(folder.name, tmp_path) == ()
-    assert said == [f"deadline reached with {len(CEILINGS)} left: resume {folder.name}"]
+    assert said == [f"deadline reached with {len(GROUPS)} left: resume {folder.name}"]
     append_ceilings(folder, [ROW])
     folder, whole = record_ceilings(tmp_path, "ceilings", "x", folder.name, say=said.append)
     rows = load_ceilings(folder.name, tmp_path)
     assert whole and rows[0] == ROW and len(rows) == len(CEILINGS)
+
+
+def test_the_clock_at_work_is_on_record(
+    on_a_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read ten times a second, into each row and as a whole into run.json."""
+    readings: list[dict[str, float]] = []
+    asked: list[int] = []
+
+    @contextlib.contextmanager
+    def watching(interval_ms: int) -> Iterator[list[dict[str, float]]]:
+        asked.append(interval_ms)
+        yield readings
+
+    def sustained(run: Callable[[], None], seconds: float) -> list[float]:
+        readings.extend({"sm_mhz": mhz, "busy_pct": 100.0} for mhz in (345.0, 1755.0, 1755.0))
+        return [1.0] * 8
+
+    monkeypatch.setattr(gpu_state, "watching", watching)
+    monkeypatch.setattr(ceiling_timing, "sustained_ms", sustained)
+    folder, whole = record_ceilings(tmp_path, "ceilings", "x", say=lambda line: None)
+    rows = {row.ceiling: row for row in load_ceilings(folder.name, tmp_path)}
+    bursts = ("matmul_fp16", "matmul_bf16")
+    assert whole and asked == [ceilings_run.INTERVAL_MS] and asked[0] <= 100
+    assert {row.sm_mhz for name, row in rows.items() if name not in bursts} == {1755.0}
+    assert " at 1755 MHz: " in ceilings_run.said(rows["fp32_fma"])
+    (state,) = json.loads((folder / "run.json").read_text())["gpu_state"]
+    assert state["sm_mhz"]["median"] == 1755.0
+
+
+def test_a_run_killed_in_the_middle_goes_on_and_is_sealed(
+    on_a_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ceilings.measure_group
+
+    def killed(names: tuple[str, ...], *args: Any) -> list[CeilingRow]:
+        if names == GROUPS[3]:
+            raise KeyboardInterrupt
+        return real(names, *args)
+
+    monkeypatch.setattr(ceilings, "measure_group", killed)
+    with pytest.raises(KeyboardInterrupt):
+        record_ceilings(tmp_path, "ceilings", "x", say=lambda line: None)
+    (run_id,) = list_runs(tmp_path)
+    with (tmp_path / run_id / FILE).open("a") as file:
+        file.write("smem_read,fa_ker")  # as a kill in the middle of a write leaves it
+    monkeypatch.setattr(ceilings, "measure_group", real)
+    record_ceilings(tmp_path, "ceilings", "x", run_id, say=lambda line: None)
+    assert [row.ceiling for row in load_ceilings(run_id, tmp_path)] == list(CEILINGS)
+    assert load_run(run_id, tmp_path).about["ceilings_seal"] == "seal_ceilings.csv"
+
+
+def test_an_older_run_is_not_gone_on_with(on_a_gpu: None, tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [], "20260101-h200-ceilings", kind="ceilings")
+    (folder / FILE).write_text(",".join(COLUMNS[:-1]) + "\n")
+    about = (folder / "run.json").read_bytes()
+    with pytest.raises(RecordError, match="start another run with --label"):
+        record_ceilings(tmp_path, "ceilings", "x", folder.name)
+    assert (folder / "run.json").read_bytes() == about
 
 
 def test_the_option_takes_no_grid() -> None:
@@ -325,7 +428,7 @@ def test_the_option_takes_no_grid() -> None:
 
 def test_a_measured_line_says_rate_or_reason() -> None:
     assert ceilings_run.said(ROW) == "hbm_read 4200 GB/s: a launch"
-    refused = ceilings._without("matmul_fp16", "cublas", "refused", "no cuBLAS")
+    refused = without_rate("matmul_fp16", "cublas", "refused", "no cuBLAS")
     assert ceilings_run.said(refused) == "matmul_fp16 refused: no cuBLAS"
 
 
@@ -407,7 +510,8 @@ def test_the_schema_file_says_what_the_loader_reads() -> None:
 @pytest.mark.parametrize("run_id", list_runs(kind="ceilings"))
 def test_recorded_ceilings_are_whole_and_none_failed(run_id: str) -> None:
     rows = load_ceilings(run_id)
-    assert [row.ceiling for row in rows] == list(CEILINGS)
+    older = [name for name in CEILINGS if name not in LATER]
+    assert [row.ceiling for row in rows] in (list(CEILINGS), older)
     assert not [row for row in rows if row.status != "ok"]
 
 
@@ -416,11 +520,12 @@ def test_recorded_ceilings_are_whole_and_none_failed(run_id: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not launch.available(), reason="needs CuPy and a CUDA GPU")
-@pytest.mark.parametrize("name", CEILINGS)
-def test_this_gpu_reaches_its_ceilings(name: str) -> None:
-    row = measure_ceiling(name, Gpu.current())
+@pytest.mark.parametrize("names", GROUPS)
+def test_this_gpu_reaches_its_ceilings(names: tuple[str, ...]) -> None:
+    rows = measure_group(names, Gpu.current())
     memory.free_pools()
-    if row.status == "refused":
-        pytest.skip(row.detail)
-    assert row.status == "ok", row.detail
-    assert row.p20 and row.p80 and row.p80 / row.p20 < 1.5
+    for row in rows:
+        if row.status == "refused":
+            pytest.skip(row.detail)
+        assert row.status == "ok", row.detail
+        assert row.p20 and row.p80 and row.p80 / row.p20 < 1.5

@@ -86,6 +86,12 @@ def test_the_current_gpu_is_read_and_the_reader_ended(smi: Path, tmp_path: Path)
     assert [r["sm_mhz"] for r in readings] == [1980.0, 1755.0]
     asked = smi.read_text()
     assert f"--query-gpu={','.join(FIELDS)}" in asked and "-i 0000:1B:00.0 -lms 1000" in asked
+    with watching(100) as readings:
+        for _ in range(200):
+            if readings:
+                break
+            time.sleep(0.01)
+    assert readings and smi.read_text().endswith("-lms 100\n")
 
 
 @pytest.mark.usefixtures("smi")

@@ -15,7 +15,7 @@ from fa_kernels.figures.fastest_recorded import FastestKernel
 from fa_kernels.figures.memory_levels import levels_of
 from fa_kernels.figures.provenance import Provenance, Shown
 from fa_kernels.figures.recorded_ceilings import MeasuredCeilings
-from fa_kernels.measure.ceiling_records import CEILINGS
+from fa_kernels.measure.ceiling_records import CEILINGS, LATER
 from fa_kernels.session import Session, session
 from fa_kernels.units import significant
 from fa_kernels.widgets.memory_levels import Gaps
@@ -178,5 +178,25 @@ def test_a_recorded_kernel_that_beats_the_product_is_named(
 def test_registers_are_not_called_measured_and_the_l2_delivers(measured: Session) -> None:
     table = plain(fa.memory_levels("h200", measured).table.value)
     assert "at four operands an FMA (three read, one written), and not measured" in table
-    assert LEVELS["measured_l2"] in table
-    assert LEVELS["measured_l2"] not in fa.memory_levels("t4", measured).table.value
+    assert LEVELS["measured_l2_apart"] in table and LEVELS["measured_l2"] not in table
+    assert "delivered" not in fa.memory_levels("t4", measured).table.value
+
+
+def test_an_older_run_says_that_sms_shared_lines(tmp_path: Path) -> None:
+    write_ceilings_run(tmp_path, LATER)
+    table = plain(fa.memory_levels("h200", session("numpy", root=tmp_path)).table.value)
+    assert LEVELS["measured_l2"] in table and LEVELS["measured_l2_apart"] not in table
+
+
+def test_rates_per_clock_stand_where_a_clock_was_read(tmp_path: Path, measured: Session) -> None:
+    gpu = device("h200")
+    write_ceilings_run(tmp_path, sm_mhz=1500.0)
+    check = fa.check_ceilings("h200", session("numpy", root=tmp_path))
+    head, *body = check.cells()
+    rows = {row[0]: dict(zip(head, row, strict=True)) for row in body}
+    smem = rows[CHECK["names"]["smem_read"]]
+    a_clock = synthetic_ceilings.rate_of("smem_read") * 1e9 / (1500e6 * gpu.sm_count)
+    assert smem[CHECK["clock"]] == "1500 MHz"
+    assert smem[CHECK["per_clock"]] == f"{significant(a_clock)} B"
+    assert rows[CHECK["names"]["hbm_read"]][CHECK["per_clock"]] == ""
+    assert CHECK["clock"] not in fa.check_ceilings("h200", measured).cells()[0]
