@@ -190,7 +190,7 @@ def compile_all(verbose: bool = False) -> int:
 
 
 def ceiling_faults() -> list[str]:
-    """What is wrong with the kernels that measure what a GPU does at most, in words."""
+    """What is wrong with the kernels that measure what a GPU reaches, in words."""
     builds = itertools.product(SMEM_PER_BLOCK, BLOCK_THREADS)
     with ThreadPoolExecutor() as pool:
         return [fault for found in pool.map(_ceiling_faults, builds) for fault in found]

@@ -57,7 +57,7 @@ UNITS = {
 #: What a run holds, `kind` of run.json: the explorer's grid of timings (also where there is no
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
 #: peers, training steps of a whole model ("step": the problem is one of its attention calls),
-#: what the device does at most (no rows here: `ceiling_records`), errors against float64 by dtype,
+#: what the device reaches (no rows here: `ceiling_records`), errors against float64 by dtype,
 #: N and what the inputs are, or the calls of published tables and figures. Kinds of their own, so
 #: that no page takes them for the above: "peers", the fast kernels beside peers and at shapes that
 #: were asked for, and what was timed with a warm L2.
