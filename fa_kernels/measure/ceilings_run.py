@@ -1,4 +1,4 @@
-"""The ceilings of the current GPU on record: a run of kind "ceilings", about a minute."""
+"""The ceilings of the current GPU on record: a run of kind "ceilings", a minute or two."""
 
 from __future__ import annotations
 
