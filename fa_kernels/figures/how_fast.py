@@ -39,11 +39,15 @@ def how_fast(
     kernel = VARIANTS[SHOWN].kernel
     forward = f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process"
     paragraphs = [_against(speed, fa2, cudnn, forward), _others(peers), _backward(backward)]
-    paragraphs += [_training(training), _status(), _calls(speed.run)]
-    return "\n\n".join(
-        textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
-        for paragraph in filter(None, paragraphs)
-    )
+    paragraphs += [*_training(training), _status(), _calls(speed.run)]
+    return "\n\n".join(map(_wrapped, filter(None, paragraphs)))
+
+
+def _wrapped(paragraph: str) -> str:
+    """A paragraph in lines of at most 100 characters; a table as it is."""
+    if paragraph.startswith("|"):
+        return paragraph
+    return textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _against(
@@ -128,23 +132,24 @@ def _backward(speed: RecordedSpeed | None) -> str:
     return _against(speed, fa2, cudnn, beginning) + said
 
 
-def _training(training: RecordedTraining | None) -> str:
-    """Steps of a whole model, ours beside the peers'; "" without a run of all three."""
+def _training(training: RecordedTraining | None) -> tuple[str, ...]:
+    """Steps of a whole model, ours beside the peers', and a table; () without a run of all."""
     steps = [] if training is None else training.steps
     steps = [step for step in steps if {SHOWN, FA2, CUDNN} <= step.times.keys()]
     if training is None or training.run is None or not steps:
-        return ""
-    said = []
+        return ()
+    lines = ["| N | dropout | ours | FlashAttention-2 | cuDNN |", "| --- | --- | --- | --- | --- |"]
     for step in steps:
-        ours, flash, cudnn = (f"{step.times[name].median:.1f}" for name in (SHOWN, FA2, CUDNN))
-        dropout = f" and dropout {step.row.dropout_p:g}" if step.row.dropout_p else ""
-        said.append(f"N = {step.row.seqlen_q}{dropout} {ours}, {flash} and {cudnn} ms")
+        times = (f"{step.times[name].median:.1f} ms" for name in (SHOWN, FA2, CUDNN))
+        cells = (str(step.row.seqlen_q), f"{step.row.dropout_p:g}", *times)
+        lines.append(f"| {' | '.join(cells)} |")
     row = steps[0].row
-    return (
+    said = (
         f"**Training.** A step of GPT-2 small through `fa_kernels.integrations.transformers` "
         f"({row.batch * row.seqlen_q:,} tokens, bf16; recorded run `{training.run.run_id}`), with "
-        f"our attention, torch's FlashAttention-2 and its cuDNN backend: {'; '.join(said)}."
+        f"our attention, torch's FlashAttention-2 and its cuDNN backend:"
     )
+    return said, "\n".join(lines)
 
 
 def _status() -> str:
