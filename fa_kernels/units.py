@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 KIB = 1024
 MIB = 1024**2
@@ -55,3 +56,9 @@ def duration(milliseconds: float) -> str:
     if milliseconds >= 999.5:
         return f"{significant(milliseconds / 1e3)} s"
     return f"{significant(milliseconds)} ms"
+
+
+def span(values: Sequence[float], show: Callable[[float], str] = significant) -> str:
+    """The least and the greatest of some numbers, "1.2 to 3.4", or one where both read alike."""
+    low, high = show(min(values)), show(max(values))
+    return low if low == high else f"{low} to {high}"

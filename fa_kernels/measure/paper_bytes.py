@@ -18,10 +18,10 @@ from fa_kernels.measure.paper_calls import (
     masked,
 )
 from fa_kernels.measure.paper_numbers import Number, PaperNumbers
-from fa_kernels.measure.verdict import NOT_COMPARED, Verdict, listed, span
+from fa_kernels.measure.verdict import NOT_COMPARED, Verdict, listed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.units import significant
+from fa_kernels.units import significant, span
 from fa_kernels.variants import VARIANTS
 
 #: How bytes are known, and what they are called: modelled for the launches, added up in our

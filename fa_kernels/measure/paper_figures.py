@@ -32,12 +32,11 @@ from fa_kernels.measure.verdict import (
     fit_exponent,
     judge,
     listed,
-    span,
 )
 from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import launched_flash_kv_outer, paper_flash_kv_outer
-from fa_kernels.units import significant
+from fa_kernels.units import significant, span
 from fa_kernels.variants import VARIANTS
 
 #: The kernel of figure 2's Algorithm 1, and what its rows are called.

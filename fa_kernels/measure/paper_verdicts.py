@@ -29,9 +29,8 @@ from fa_kernels.measure.verdict import (
     fit_exponent,
     judge,
     listed,
-    span,
 )
-from fa_kernels.units import significant
+from fa_kernels.units import significant, span
 
 #: Powers of N are fitted from here on: below, launches and idle multiprocessors set the time.
 FITTED_FROM = 2048

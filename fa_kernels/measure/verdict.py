@@ -270,12 +270,6 @@ def _beside(points: Sequence[Compared]) -> str:
     return text
 
 
-def span(values: Sequence[float]) -> str:
-    """The least and the greatest of some numbers: "1.2 to 3.4", or the one number."""
-    low, high = significant(min(values)), significant(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
 def listed(parts: Sequence[str]) -> str:
     """ "a, b and c"."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

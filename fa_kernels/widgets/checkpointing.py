@@ -17,7 +17,7 @@ from fa_kernels.figures.backward_cost import (
 )
 from fa_kernels.figures.point import ratio_text
 from fa_kernels.session import Session
-from fa_kernels.units import capacity, duration, flops, traffic
+from fa_kernels.units import capacity, duration, flops, span, traffic
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.saved_memory import recorded_backward
 from fa_kernels.widgets.text import html_table, labels, text_table
@@ -108,7 +108,7 @@ class Checkpointing:
         ratios = [ratio for _, ratio in self.faster]
         quick = [str(n) for n, ratio in self.faster if ratio < 1]
         said = text["said"].format(
-            count=len(ratios), low=ratio_text(min(ratios)), high=ratio_text(max(ratios)),
+            count=len(ratios), ratios=span(ratios, ratio_text),
             where=text["faster"].format(ns=", ".join(quick)) if quick else text["never_faster"],
         )  # fmt: skip
         return f"{said} {binds}"

@@ -14,7 +14,11 @@ LABELS_DIR = Path(__file__).parent / "labels"
 
 
 def html_table(
-    name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], css: str = ""
+    name: str,
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    css: str = "falab-table falab-dense",
 ) -> str:
     """Cells as an HTML table, escaped; `name` is what tests find it by (data-fa-table).
 

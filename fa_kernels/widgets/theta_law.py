@@ -66,7 +66,7 @@ class ThetaTable:
         return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return self.html("falab-table falab-dense falab-theta")
 
 
 def _recorded(line: Growth, slopes: Mapping[str, Slope]) -> str:

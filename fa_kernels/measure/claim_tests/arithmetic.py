@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.measure.claim_tests.evidence import Evidence
-from fa_kernels.measure.claim_tests.judged import Judged, judged, share, span
+from fa_kernels.measure.claim_tests.judged import Judged, judged, share
 from fa_kernels.measure.claims import Claim
 from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.online_softmax import softmax_rows
 from fa_kernels.tiling import Tiling
-from fa_kernels.units import flops
+from fa_kernels.units import flops, span
 from fa_kernels.variants import RUNGS, VARIANTS
 
 COUNTED = "counted in NumPy"

@@ -20,7 +20,6 @@ from fa_kernels.measure.claim_tests.judged import (
     judged,
     nothing_recorded,
     share,
-    span,
 )
 from fa_kernels.measure.claims import Claim
 from fa_kernels.measure.records import Row
@@ -28,7 +27,7 @@ from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import ITEMSIZE, AttentionProblem
 from fa_kernels.tiling import Tiling, flash_smem, paper_smem_bytes
 from fa_kernels.traffic.model import Traffic
-from fa_kernels.units import KIB, capacity
+from fa_kernels.units import KIB, capacity, span
 from fa_kernels.variants import VARIANTS
 
 STANDARD = ("standard_naive", "standard_tiled")

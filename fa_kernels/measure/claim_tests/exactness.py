@@ -8,13 +8,14 @@ from itertools import pairwise
 import numpy as np
 
 from fa_kernels.measure.claim_tests.evidence import Evidence, pairs
-from fa_kernels.measure.claim_tests.judged import Judged, judged, share, span
+from fa_kernels.measure.claim_tests.judged import Judged, judged, share
 from fa_kernels.measure.claims import Claim
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.backward_standard import attention_backward_float64
 from fa_kernels.reference.online_softmax import OnlineSoftmax, softmax_rows
 from fa_kernels.reference.standard import attention_float64
 from fa_kernels.tiling import Tiling
+from fa_kernels.units import span
 from fa_kernels.variants import VARIANTS
 
 Array = np.ndarray

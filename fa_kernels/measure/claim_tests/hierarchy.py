@@ -6,9 +6,9 @@ import math
 
 from fa_kernels.device import Device
 from fa_kernels.measure.claim_tests.evidence import Evidence
-from fa_kernels.measure.claim_tests.judged import Judged, judged, share, span, untested
+from fa_kernels.measure.claim_tests.judged import Judged, judged, share, untested
 from fa_kernels.measure.claims import Claim
-from fa_kernels.units import GIB, KIB, capacity, significant
+from fa_kernels.units import GIB, KIB, capacity, significant, span
 
 #: The claims are about GPUs with memory of this kind; others have GDDR.
 HBM = "HBM"

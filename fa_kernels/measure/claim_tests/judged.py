@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from fa_kernels.units import significant
 
 HOLDS = "holds"
 LIMITED = "holds with a limit"
@@ -51,12 +49,6 @@ def untested(why: str, source: str = "") -> Judged:
 def nothing_recorded(what: str) -> Judged:
     """No verdict where a run is missing: `what` it would have to hold."""
     return untested(f"No recorded run of this GPU holds {what}.")
-
-
-def span(values: Sequence[float], show: Callable[[float], str] = significant) -> str:
-    """ "2.43 to 10.1", or the one value there is."""
-    low, high = show(min(values)), show(max(values))
-    return low if low == high else f"{low} to {high}"
 
 
 def share(checks: Sequence[bool]) -> str:

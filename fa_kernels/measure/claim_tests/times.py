@@ -15,13 +15,13 @@ from fa_kernels.measure.claim_tests.evidence import (
     sizes_of,
     value,
 )
-from fa_kernels.measure.claim_tests.judged import Judged, judged, nothing_recorded, share, span
+from fa_kernels.measure.claim_tests.judged import Judged, judged, nothing_recorded, share
 from fa_kernels.measure.claims import Claim
 from fa_kernels.measure.paper import select
 from fa_kernels.measure.records import Row
 from fa_kernels.measure.verdict import FLASH, PRODUCTS, fit_exponent
 from fa_kernels.tiling import Tiling
-from fa_kernels.units import duration, significant
+from fa_kernels.units import duration, significant, span
 from fa_kernels.variants import VARIANTS
 
 #: The same calls of PyTorch with S and P in memory, and fused; both on tensor cores.

@@ -13,9 +13,9 @@ from fa_kernels.measure.claim_tests.judged import (
     judged,
     nothing_recorded,
     share,
-    span,
     untested,
 )
+from fa_kernels.units import span
 
 
 @pytest.mark.parametrize(
