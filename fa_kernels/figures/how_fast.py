@@ -200,10 +200,11 @@ def _calls(run: Run) -> str:
     cupy, torch, sdpa = (_microseconds(row) for row in (*ours, theirs))
     assert theirs is not None
     return (
-        f"A call of `fa.attention` by that name, once compiled, costs the host {cupy} µs with CuPy "
-        f"arrays and {torch} µs with torch tensors; torch's own `scaled_dot_product_attention` "
-        f"costs {sdpa} µs (queued calls, N = {theirs.seqlen_q}). The first call of a build "
-        f"compiles for {min(built):.1f} to {max(built):.1f} s; the next process finds it on disk."
+        f"A call of `fa.attention` that runs `{VARIANTS[SHOWN].kernel}`, once compiled, costs the "
+        f"host {cupy} µs with CuPy arrays and {torch} µs with torch tensors; torch's own "
+        f"`scaled_dot_product_attention` costs {sdpa} µs (queued calls, N = {theirs.seqlen_q}). "
+        f"The first call of a build compiles for {min(built):.1f} to {max(built):.1f} s; the "
+        "next process finds it on disk."
     )
 
 
