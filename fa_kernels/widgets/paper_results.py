@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from fa_kernels.device import Device
@@ -36,6 +37,10 @@ class Shown:
 
     result: str
     device: str
+
+
+#: Letters from which on a table of many verdicts shows the first part of a sentence alone.
+FOLDED_FROM = 200
 
 
 def about_words(verdict: Verdict) -> str:
@@ -272,7 +277,19 @@ class PaperVerdicts:
         return text_table(self.caption(), self.cells())
 
     def _repr_html_(self) -> str:
-        return verdict_table("paper-verdicts", self.caption(), self.verdicts)
+        shown = verdict_table("paper-verdicts", self.caption(), self.verdicts)
+        for why in {one.why for one in self.verdicts if len(one.why) > FOLDED_FROM}:
+            shown = shown.replace(f">{escape(why)}<", f">{_folded(why)}<")
+        return shown
+
+
+def _folded(why: str) -> str:
+    """A long sentence by its first part, the rest to be opened."""
+    first, _, rest = why.partition("; ")
+    if not rest:
+        return escape(why)
+    head = f"<summary>{escape(first)} …</summary>"
+    return f'<details class="falab-fold">{head}{escape(rest)}</details>'
 
 
 def paper_verdicts(*, device: str | None = None, session: Session | None = None) -> PaperVerdicts:

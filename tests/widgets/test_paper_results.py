@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 import pytest
@@ -137,7 +137,13 @@ def test_all_verdicts_in_one_table(measured: Session, bare: Session) -> None:
     assert [row[0] for row in rows].count("FlashAttention, table 21, version 2022-06-24") == 2
     assert "FlashAttention, fig. 2 left, another version" in [row[0] for row in rows]
     assert "2 × reproduces" in table.caption() or "1 × reproduces" in table.caption()
-    assert PAPER_ID in str(table) and 'data-fa-table="paper-verdicts"' in table._repr_html_()
+    html = table._repr_html_()
+    assert PAPER_ID in str(table) and 'data-fa-table="paper-verdicts"' in html
+    long = [one.why for one in table.verdicts if len(one.why) > 200]
+    assert long and html.count("<details") == sum("; " in why for why in long)
+    for why in long:  # folded, not shortened
+        first, _, rest = why.partition("; ")
+        assert escape(first) in html and escape(rest) in html
     assert TEXT["no_run"] in fa.paper_verdicts(session=bare).caption()
 
 
