@@ -125,7 +125,8 @@ def errors_table(chosen: Chosen, errors: RecordedErrors) -> str:
 
 
 def _cell(error: ErrorAt) -> str:
-    return f"{error.rmse:.2e} ({error.units:.2g} u)"
+    # Not to be broken into two lines.
+    return f"{error.rmse:.2e}\N{NO-BREAK SPACE}({error.units:.2g}\N{NO-BREAK SPACE}u)"
 
 
 class Numerics(DrawnView):

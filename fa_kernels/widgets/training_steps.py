@@ -77,7 +77,7 @@ def _cells(step: TrainingStep, series: str, row: Row) -> list[str]:
     of_all = "1.000" if series in VARIANTS else f"{1 / step.ratio(series):.3f}"
     low, middle, high = (f"{ms:.1f}" for ms in (row.p20 or 0.0, row.median or 0.0, row.p80 or 0.0))
     name = Curve(series, ()).name
-    return [str(row.seqlen_q), significant(row.dropout_p), name, f"{middle} ms",
+    return [str(row.seqlen_q), significant(row.dropout_p), name, f"{middle}\N{NO-BREAK SPACE}ms",
             f"{low} to {high}", of_all, held]  # fmt: skip
 
 

@@ -13,10 +13,10 @@ def test_every_model_and_kernel_has_a_line(tmp_path: Path) -> None:
     write_training_run(tmp_path)
     table = fa.training_steps(session=session("numpy", root=tmp_path))
     assert [(row[0], row[1], row[2], row[3]) for row in table.cells()[1:]] == [
-        ("1024", "0", "05 flash, tensor cores", "200.0 ms"),
-        ("1024", "0", "torch flash", "250.0 ms"),
-        ("1024", "0.1", "05 flash, tensor cores", "300.0 ms"),
-        ("1024", "0.1", "torch flash", "240.0 ms"),
+        ("1024", "0", "05 flash, tensor cores", "200.0\N{NO-BREAK SPACE}ms"),
+        ("1024", "0", "torch flash", "250.0\N{NO-BREAK SPACE}ms"),
+        ("1024", "0.1", "05 flash, tensor cores", "300.0\N{NO-BREAK SPACE}ms"),
+        ("1024", "0.1", "torch flash", "240.0\N{NO-BREAK SPACE}ms"),
     ]
     assert [row[5] for row in table.cells()[1:]] == ["1.000", "0.800", "1.000", "1.250"]
     assert {row[6] for row in table.cells()[1:]} == {"1 GiB"}
