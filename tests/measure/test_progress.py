@@ -66,7 +66,7 @@ def test_the_state_of_the_gpu_is_noted_also_when_it_is_interrupted(
     from fa_kernels.measure import gpu_state
 
     @contextmanager
-    def watching() -> Any:
+    def watching(interval_ms: int) -> Any:
         yield [{"sm_mhz": 1980.0, "busy_pct": 90.0}]
 
     monkeypatch.setattr(gpu_state, "watching", watching)
