@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.measure import seal
-from fa_kernels.measure.records import MEASURED_DIR, RecordError, load_run
+from fa_kernels.measure.records import MEASURED_DIR, RecordError, load_run, read_table
 
 FILE = "ceilings.csv"
 #: Says in run.json that ceilings.csv has a seal; a run from before there was one lacks it.
@@ -165,23 +165,9 @@ def load_ceilings(run_id: str, root: Path | None = None) -> tuple[CeilingRow, ..
     if not path.exists() and not seal.is_sealed(path.parent, FILE):
         return ()
     seal.check_end(path.parent, FILE)
-    rows = tuple(_read(path))  # names row and field, which a seal cannot
+    rows = tuple(read_table(path, HEADERS, _parse))
     seal.check(path.parent, SEALED in run.about, FILE)
     return rows
-
-
-def _read(path: Path) -> Iterable[CeilingRow]:
-    where = f"{path.parent.name}/{FILE}"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) not in HEADERS:
-                raise RecordError(
-                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
-                )
-            yield from (_parse(raw, f"{where} line {reader.line_num}") for raw in reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
 
 
 def _parse(raw: Mapping[Any, Any], where: str) -> CeilingRow:

@@ -5,7 +5,6 @@ No verdict stands in the file: `claim_tests` computes it from runs, models and d
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import re
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fa_kernels.measure.paper import PAPER_DIR
+from fa_kernels.measure.paper import PAPER_DIR, REMEDY, lines_of
 from fa_kernels.measure.records import RecordError
 
 FILE = "claims.csv"
@@ -27,7 +26,6 @@ ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 NOTEBOOK = re.compile(r"\d\d_[a-z0-9_]+")
 TEST = re.compile(r"[a-z][a-z0-9_]*")
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
-_REMEDY = "restore it with `git checkout data/paper`"
 
 
 @dataclass(frozen=True)
@@ -72,39 +70,30 @@ def load_claims(folder: Path | None = None) -> tuple[Claim, ...]:
     where = f"{path.parent.name}/{FILE}"
     claims: list[Claim] = []
     lines: dict[str, int] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file, strict=True)
-            if tuple(next(reader, ())) != COLUMNS:
-                raise RecordError(
-                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
-                )
-            for cells in reader:
-                at = f"{where} line {reader.line_num}"
-                claim = _parse(cells, at)
-                fault = claim_fault(claim)
-                if claim.id in lines:
-                    fault = f"id = {claim.id!r} is that of line {lines[claim.id]}"
-                if fault:
-                    raise RecordError(f"{at}: {fault}; {_REMEDY}.")
-                lines[claim.id] = reader.line_num
-                claims.append(claim)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
+    for line, cells in lines_of(path, COLUMNS):
+        at = f"{where} line {line}"
+        claim = _parse(cells, at)
+        fault = claim_fault(claim)
+        if claim.id in lines:
+            fault = f"id = {claim.id!r} is that of line {lines[claim.id]}"
+        if fault:
+            raise RecordError(f"{at}: {fault}; {REMEDY}.")
+        lines[claim.id] = line
+        claims.append(claim)
     if not claims:
-        raise RecordError(f"{where} holds no claims; {_REMEDY}.")
+        raise RecordError(f"{where} holds no claims; {REMEDY}.")
     return tuple(claims)
 
 
 def _parse(cells: Sequence[str], at: str) -> Claim:
     if len(cells) != len(COLUMNS):
-        raise RecordError(f"{at}: {len(cells)} cells instead of {len(COLUMNS)}; {_REMEDY}.")
+        raise RecordError(f"{at}: {len(cells)} cells instead of {len(COLUMNS)}; {REMEDY}.")
     text = dict(zip(COLUMNS, cells, strict=True))
     parts = text["numbers"].split(";") if text["numbers"] else []
     numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
     if len(numbers) < len(parts) or not all(map(math.isfinite, numbers)):
         raise RecordError(
-            f"{at}: numbers = {text['numbers']!r} are not numbers with ';' between; {_REMEDY}."
+            f"{at}: numbers = {text['numbers']!r} are not numbers with ';' between; {REMEDY}."
         )
     return Claim(**{**text, "numbers": tuple(numbers)})  # type: ignore[arg-type]
 

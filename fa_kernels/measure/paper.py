@@ -6,7 +6,7 @@ import csv
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -53,7 +53,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 WHERE = re.compile(r"(table \d+|fig\. \d+( (left|middle|right))?|figs\. \d+-\d+)")
 NUMBER = re.compile(r"[0-9][0-9.e+-]*", re.ASCII)
-_REMEDY = "restore it with `git checkout data/paper`"
+REMEDY = "restore it with `git checkout data/paper`"
 
 
 @dataclass(frozen=True)
@@ -144,33 +144,42 @@ def _read(folder: Path, name: str) -> list[PublishedRow]:
     where = f"{folder.name}/{path.name}"
     rows: list[PublishedRow] = []
     seen: dict[tuple[object, ...], int] = {}
+    for line, cells in lines_of(path, COLUMNS):
+        at = f"{where} line {line}"
+        row = _parse_row(cells, at)
+        fault = row_fault(row, name)
+        if row.key in seen:
+            fault = f"the same point as line {seen[row.key]}"
+        if fault:
+            raise RecordError(f"{at}: {fault}; {REMEDY}.")
+        seen[row.key] = line
+        rows.append(row)
+    if not rows:
+        raise RecordError(f"{where} holds no rows; {REMEDY}.")
+    return rows
+
+
+def lines_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line, its cells) of a file of data/paper, without its line of columns.
+
+    Raises:
+        RecordError: a file that cannot be read, or other columns.
+    """
+    where = f"{path.parent.name}/{path.name}"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.reader(file, strict=True)
-            if tuple(next(reader, ())) != COLUMNS:
-                raise RecordError(
-                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
-                )
+            if next(reader, []) != list(columns):
+                raise RecordError(f"{where} has other columns than {', '.join(columns)}; {REMEDY}.")
             for cells in reader:
-                at = f"{where} line {reader.line_num}"
-                row = _parse_row(cells, at)
-                fault = row_fault(row, name)
-                if row.key in seen:
-                    fault = f"the same point as line {seen[row.key]}"
-                if fault:
-                    raise RecordError(f"{at}: {fault}; {_REMEDY}.")
-                seen[row.key] = reader.line_num
-                rows.append(row)
+                yield reader.line_num, cells
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
-    if not rows:
-        raise RecordError(f"{where} holds no rows; {_REMEDY}.")
-    return rows
+        raise RecordError(f"{where} cannot be read ({error}); {REMEDY}.") from error
 
 
 def _parse_row(cells: Sequence[str], at: str) -> PublishedRow:
     if len(cells) != len(COLUMNS):
-        raise RecordError(f"{at}: {len(cells)} cells instead of {len(COLUMNS)}; {_REMEDY}.")
+        raise RecordError(f"{at}: {len(cells)} cells instead of {len(COLUMNS)}; {REMEDY}.")
     values: dict[str, str | int | float | None] = {}
     for column, text in zip(COLUMNS, cells, strict=True):
         kind = _KINDS[column]
@@ -178,7 +187,7 @@ def _parse_row(cells: Sequence[str], at: str) -> PublishedRow:
         try:
             values[name] = _parse(text, kind)
         except ValueError as error:
-            raise RecordError(f"{at}: {column} = {text!r} is not of type {kind}; {_REMEDY}.") from (
+            raise RecordError(f"{at}: {column} = {text!r} is not of type {kind}; {REMEDY}.") from (
                 error
             )
     return PublishedRow(**values)  # type: ignore[arg-type]

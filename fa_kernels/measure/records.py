@@ -8,10 +8,10 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fa_kernels.block_mask import BlockMask, mask_blocks
 from fa_kernels.measure import seal
@@ -67,6 +67,7 @@ RUN_KINDS = (
 )  # fmt: skip
 #: `provider` of our own kernels.
 OURS = "fa_kernels"
+T = TypeVar("T")
 ContenderKey = tuple[str, str, int | None, int | None]
 #: What a run must say about itself; a point that cannot be traced is worth nothing.
 RUN_KEYS = (
@@ -208,7 +209,8 @@ def load_run(run_id: str, root: Path | None = None) -> Run:
     folder = (root or MEASURED_DIR) / run_id
     about = _read_about(folder / "run.json", run_id)
     seal.check_end(folder)
-    rows = tuple(_read_rows(folder / "rows.csv"))  # names row and field, which a seal cannot
+    # Names row and field, which a seal cannot.
+    rows = tuple(read_table(folder / "rows.csv", HEADERS, _parse_row))
     seal.check(folder, "seal" in about)
     return Run(run_id, about, rows)
 
@@ -240,16 +242,25 @@ def _read_about(path: Path, run_id: str) -> dict[str, Any]:
     return about
 
 
-def _read_rows(path: Path) -> Iterable[Row]:
-    where = f"{path.parent.name}/rows.csv"
+def read_table(
+    path: Path, headers: Sequence[tuple[str, ...]], parse: Callable[[Mapping[str, Any], str], T]
+) -> Iterator[T]:
+    """`parse(cells by column, place in words)` of every line of a run's table.
+
+    `headers`: the columns that it may have, today's last.
+
+    Raises:
+        RecordError: other columns, or a file that cannot be read; and what `parse` raises.
+    """
+    where = f"{path.parent.name}/{path.name}"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) not in HEADERS:
+            if tuple(reader.fieldnames or ()) not in headers:
                 raise RecordError(
-                    f"{where} has other columns than {', '.join(COLUMNS)}; {_REMEDY}."
+                    f"{where} has other columns than {', '.join(headers[-1])}; {_REMEDY}."
                 )
-            yield from (_parse_row(raw, f"{where} line {reader.line_num}") for raw in reader)
+            yield from (parse(raw, f"{where} line {reader.line_num}") for raw in reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecordError(f"{where} cannot be read ({error}); {_REMEDY}.") from error
 
