@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, Request, WebSocket
+from playwright.sync_api import ConsoleMessage, Locator, Page, Request, WebSocket, expect
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +50,7 @@ SETTINGS = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 
+FIGURE = "[data-fa-widget=live-figure]"
 #: The notebook in front, and the part of it that scrolls.
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SCROLLED = f"{PANEL} .jp-WindowedPanel-outer"
@@ -333,3 +334,23 @@ class LabPage:
             Path(folder).mkdir(parents=True, exist_ok=True)
             for number, _ in enumerate(self.scroll_through(), 1):
                 self.page.screenshot(path=str(Path(folder) / f"{name}-{number}.png"))
+
+
+def output(lab: LabPage, mark: str) -> Locator:
+    """The whole widget whose sentence has this mark."""
+    lab.show(f"[data-fa-{mark}]")
+    return lab.page.locator(".jp-OutputArea-output", has=lab.page.locator(f"[data-fa-{mark}]"))
+
+
+def view(lab: LabPage, mark: str) -> Locator:
+    """The same, once plotly has drawn its figure."""
+    shown = output(lab, mark)
+    expect(shown.locator(FIGURE)).not_to_have_attribute("data-fa-redraws", "0")
+    return shown
+
+
+def text_of(element: Locator) -> str:
+    """What an element says, also where it is out of sight and the browser skips its layout."""
+    said = element.text_content() or ""
+    assert said
+    return said

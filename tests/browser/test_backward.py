@@ -7,9 +7,8 @@ from playwright.sync_api import Locator, expect
 
 from fa_kernels.figures import theme
 from fa_kernels.widgets.text import labels
-from tests.browser.lab import LabPage
+from tests.browser.lab import FIGURE, LabPage, text_of, view
 
-FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("saved", "recompute", "gradients", "dropout", "speed")
 
@@ -20,21 +19,6 @@ def backward(lab: LabPage) -> LabPage:
     lab.run_all()
     assert not lab.errors_in_cells()
     return lab
-
-
-def view(lab: LabPage, mark: str) -> Locator:
-    """The whole widget whose sentence has this mark, once plotly has drawn its figure."""
-    lab.show(f"[data-fa-{mark}]")
-    shown = lab.page.locator(".jp-OutputArea-output", has=lab.page.locator(f"[data-fa-{mark}]"))
-    expect(shown.locator(FIGURE)).not_to_have_attribute("data-fa-redraws", "0")
-    return shown
-
-
-def text_of(element: Locator) -> str:
-    """What an element says, also where it is out of sight and the browser skips its layout."""
-    said = element.text_content() or ""
-    assert said
-    return said
 
 
 def press(shown: Locator, knob: str, *keys: str) -> None:

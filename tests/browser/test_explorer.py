@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import LabPage
+from tests.browser.lab import FIGURE, LabPage
 
-FIGURE = "[data-fa-widget=live-figure]"
 SENTENCE = "[data-fa-sentence]"
 #: The goal is 50 ms on a laptop; a CI machine with two busy cores gets room.
 MAX_REDRAW_MS = 250

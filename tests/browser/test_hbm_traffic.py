@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import LabPage
+from tests.browser.lab import FIGURE, LabPage
 
-FIGURE = "[data-fa-widget=live-figure]"
 SENTENCE = "[data-fa-lower-bound]"
 
 

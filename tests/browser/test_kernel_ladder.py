@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.widgets.text import labels
-from tests.browser.lab import LabPage
+from tests.browser.lab import FIGURE, LabPage, output, text_of, view
 
-FIGURE = "[data-fa-widget=live-figure]"
 #: The sentences of the widgets with a figure, from top to bottom.
 MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation", "runs")
 
@@ -21,26 +20,6 @@ def ladder(lab: LabPage) -> LabPage:
     lab.run_all()
     assert not lab.errors_in_cells()
     return lab
-
-
-def output(lab: LabPage, mark: str) -> Locator:
-    """The whole widget whose sentence has this mark."""
-    lab.show(f"[data-fa-{mark}]")
-    return lab.page.locator(".jp-OutputArea-output", has=lab.page.locator(f"[data-fa-{mark}]"))
-
-
-def view(lab: LabPage, mark: str) -> Locator:
-    """The same, once plotly has drawn its figure."""
-    shown = output(lab, mark)
-    expect(shown.locator(FIGURE)).not_to_have_attribute("data-fa-redraws", "0")
-    return shown
-
-
-def text_of(element: Locator) -> str:
-    """What an element says, also where it is out of sight and the browser skips its layout."""
-    said = element.text_content() or ""
-    assert said
-    return said
 
 
 def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import ROOT, LabPage
+from tests.browser.lab import FIGURE, ROOT, LabPage
 
-FIGURE = "[data-fa-widget=live-figure]"
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 

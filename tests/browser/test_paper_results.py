@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import LabPage
-
-FIGURE = "[data-fa-widget=live-figure]"
+from tests.browser.lab import FIGURE, LabPage
 
 
 @pytest.fixture
