@@ -86,9 +86,10 @@ def attention(
         ModuleNotFoundError: bf16 without ml_dtypes.
     """
     key = None
-    unusual = (mask, bias, block_mask, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
+    unusual = (mask, bias, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
     if recipe.takes(dropout_p, seed, *unusual):
-        key = recipe.key(q, k, v, variant, tiling, backend, causal, softmax_scale, dropout_p)
+        options = (variant, tiling, backend, causal, softmax_scale, dropout_p, block_mask)
+        key = recipe.key(q, k, v, *options)
         if (known := recipe.find(key)) is not None:
             with contextlib.suppress(MemoryError):  # which the checks below say in words
                 out, lse = known(q, k, v, seed)
@@ -169,10 +170,10 @@ def attention_backward(
         ValueError, NotImplementedError, TypeError: as `fa.attention`, before any allocation.
     """
     tensors, key = (d_out, q, k, v, out, lse), None
-    unusual = (mask, bias, block_mask, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
+    unusual = (mask, bias, window, dropout_keep, cu_seqlens_q, cu_seqlens_k)
     if recipe.takes(dropout_p, seed, *unusual):
         options = (variant, tiling, backend, causal, softmax_scale, dropout_p, deterministic)
-        key = recipe_backward.key(tensors, *options)
+        key = recipe_backward.key(tensors, *options, block_mask)
         if (known := recipe.find(key)) is not None:
             with contextlib.suppress(MemoryError):  # which the checks below say in words
                 return known(*tensors, seed=seed)

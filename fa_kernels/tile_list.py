@@ -90,3 +90,53 @@ def _lists(state: np.ndarray, flags: np.ndarray) -> TileLists:
     counts = (state != SKIPPED).sum(axis=-1, dtype=np.int64).reshape(-1)
     start = np.concatenate([[0], np.cumsum(counts)])
     return TileLists(start, entries.astype(np.int32), state.shape[2], (lead[0], lead[1]))
+
+
+#: ListHead of tile_queue.cuh.
+HEAD = np.dtype([("start", "<i8"), ("tile", "<i4"), ("count", "<i4")])
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Kept tiles as 05 walks them: its blocks take one list each, in the order of `heads`.
+
+    `heads` is `HEAD` (masks, lists): where a list begins in `entries` (int32), the tile whose list
+    it is, and its length. The lists of cuda/block_lists.cu, which makes them on the GPU.
+    """
+
+    heads: np.ndarray
+    entries: np.ndarray
+
+    def of(self, place: int, mask: int = 0) -> np.ndarray:
+        """The entries of the list that stands at `place`."""
+        head = self.heads[mask, place]
+        return self.entries[head["start"] : head["start"] + head["count"]]
+
+
+def queues(
+    problem: AttentionProblem, tiling: Tiling, by_keys: bool = False, longest_first: bool = True
+) -> Queues:
+    """The K/V tiles of every Q tile, or `by_keys` the Q tiles of every K/V tile.
+
+    Longest lists first, so that no late long one idles the GPU; equal ones by their tiles. Lists
+    by keys begin each at another Q tile and go round: blocks that add to the same tiles of dq
+    rarely meet there.
+    """
+    state = tile_map(problem, tiling)
+    state = np.swapaxes(state, -1, -2) if by_keys else state
+    state = state.reshape(-1, *state.shape[2:])
+    counts = (state != SKIPPED).sum(axis=-1)
+    ends = np.cumsum(counts.reshape(-1)).reshape(counts.shape)
+    heads = np.zeros(counts.shape, HEAD)
+    heads["start"], heads["count"] = ends - counts, counts
+    heads["tile"] = np.arange(counts.shape[1])
+    pieces = []
+    for mask, tile in np.ndindex(*counts.shape):
+        (index,) = np.nonzero(state[mask, tile] != SKIPPED)
+        entries = (index << FLAG_BITS) | (state[mask, tile, index] == MIXED) * FLAG_MIXED
+        shift = len(index) * tile // counts.shape[1] if by_keys else 0
+        pieces.append(np.roll(entries, -shift).astype(np.int32))
+    if longest_first:
+        order = np.argsort(-counts, axis=-1, kind="stable")
+        heads = np.take_along_axis(heads, order, axis=-1)
+    return Queues(heads, np.concatenate(pieces) if pieces else np.zeros(0, np.int32))

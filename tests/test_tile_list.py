@@ -221,3 +221,40 @@ def test_without_keys_every_q_tile_attends_nothing() -> None:
     lists = tile_list.by_kv(AttentionProblem(1, 1, 9, 0, 8), Tiling(4, 4))
     assert [entry >> FLAG_BITS for entry in lists.of(lists.lists - 1).tolist()] == [0, 1, 2]
     assert lists.lists == 1
+
+
+def _problem(lead: tuple[int, int], causal: str | None = None) -> AttentionProblem:
+    rng = np.random.default_rng(3)
+    mask = BlockMask(rng.random((*lead, 9, 7)) < 0.4, 24, 40)
+    return AttentionProblem(2, 3, 210, 270, 16, causal=causal, block_mask=mask)
+
+
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+@pytest.mark.parametrize("lead", [(1, 1), (1, 3), (2, 3)])
+def test_queues_hold_the_lists_of_every_tile_the_longest_first(
+    lead: tuple[int, int], causal: str | None
+) -> None:
+    problem, tiling = _problem(lead, causal), Tiling(32, 16)
+    lists, found = tile_list.by_q(problem, tiling), tile_list.queues(problem, tiling)
+    for mask in range(lead[0] * lead[1]):
+        heads = found.heads[mask]
+        assert sorted(heads["tile"]) == list(range(lists.lists))
+        assert (np.diff(heads["count"]) <= 0).all()
+        for place, tile in enumerate(heads["tile"]):
+            assert found.of(place, mask).tolist() == lists.of(int(tile), mask).tolist()
+
+
+def test_queues_by_keys_begin_at_different_rows_and_go_round() -> None:
+    problem, tiling = _problem((1, 3)), Tiling(32, 16)
+    lists = tile_list.by_kv(problem, tiling)
+    found = tile_list.queues(problem, tiling, by_keys=True, longest_first=False)
+    firsts = set()
+    for mask, tile in np.ndindex(3, lists.lists - 1):  # the last list is of no tile
+        assert found.heads[mask, tile]["tile"] == tile
+        entries = found.of(tile, mask)
+        without_order = lists.of(tile, mask) & ~(FLAG_FIRST | FLAG_LAST)
+        assert sorted(entries) == sorted(without_order)
+        start = entries.tolist().index(without_order[0]) if len(entries) else 0
+        assert np.roll(entries, -start).tolist() == without_order.tolist()
+        firsts.add(start)
+    assert len(firsts) > 3

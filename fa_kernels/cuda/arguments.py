@@ -11,6 +11,7 @@ import numpy as np
 
 from fa_kernels import masks, tile_list
 from fa_kernels.block_mask import BlockMask, per_mask
+from fa_kernels.cuda import block_lists
 from fa_kernels.dropout import keep_scale, threshold
 from fa_kernels.extras import Extras
 from fa_kernels.packed import Packed
@@ -203,27 +204,65 @@ def _packed_on_gpu(packed: Packed, device: int, stream: int) -> tuple[Any, Any]:
     return arrays[0], arrays[1]
 
 
+#: `by_q` or `by_kv` of tile_list.py.
 Order = Callable[[AttentionProblem, Tiling], tile_list.TileLists]
+#: What a launch takes to find its tiles under a block mask; nothing without one.
+Lists = Callable[[AttentionProblem, Tiling], tuple[Any, ...]]
 
 
-def block_mask_arguments(
-    problem: AttentionProblem, tiling: Tiling, order: Order
-) -> tuple[Any, ...]:
+def listed(order: Order) -> Lists:
     """BLOCK_MASK_PARAMS of block_mask.cuh, lists in `order`; nothing without a block mask."""
+
+    def lists(problem: AttentionProblem, tiling: Tiling) -> tuple[Any, ...]:
+        return _mask_arguments(_lists_on_gpu, problem, tiling, order)
+
+    return lists
+
+
+def queued(by_keys: bool = False, longest_first: bool = True) -> Lists:
+    """The same with the lists of tile_queue.cuh, as `tile_list.queues` takes its arguments."""
+
+    def lists(problem: AttentionProblem, tiling: Tiling) -> tuple[Any, ...]:
+        # A block makes dk and dv of one tile for all heads of a group: their lists stand alike.
+        alike = problem.block_mask is None or problem.block_mask.lead[1] == 1
+        in_order = longest_first and (not by_keys or problem.group == 1 or alike)
+        return _mask_arguments(_queues_on_gpu, problem, tiling, by_keys, in_order)
+
+    return lists
+
+
+def _mask_arguments(
+    on_gpu: Callable[..., tuple[Any, Any, Any]],
+    problem: AttentionProblem,
+    tiling: Tiling,
+    *how: Any,
+) -> tuple[Any, ...]:
     mask, p = problem.block_mask, problem
     if mask is None:
         return ()
-    key = (p.causal, p.window, p.seqlen_q, p.seqlen_k, tiling, order, *_where())
-    start, entries, keep = _mask_on_gpu(mask, *key)
+    shape = (p.causal, p.window, p.seqlen_q, p.seqlen_k, tiling)
+    lists, entries, keep = on_gpu(mask, *shape, *how, *_where())
     lead = (np.int64(mask.lead[1] if mask.lead[0] > 1 else 0), np.int64(mask.lead[1] > 1))
-    return start, entries, keep, *lead, *map(np.int32, mask.blocks)
+    return lists, entries, keep, *lead, *map(np.int32, mask.blocks)
+
+
+Window = tuple[int | None, int | None] | None
+
+
+def _of_mask(
+    mask: BlockMask, causal: str | None, window: Window, seqlen_q: int, seqlen_k: int
+) -> AttentionProblem:
+    """A problem with the masks of a call and nothing else of it."""
+    return AttentionProblem(
+        *mask.lead, seqlen_q, seqlen_k, 1, causal=causal, window=window, block_mask=mask
+    )
 
 
 @per_mask(entries=8)
-def _mask_on_gpu(
+def _lists_on_gpu(
     mask: BlockMask,
     causal: str | None,
-    window: tuple[int | None, int | None] | None,
+    window: Window,
     seqlen_q: int,
     seqlen_k: int,
     tiling: Tiling,
@@ -234,11 +273,32 @@ def _mask_on_gpu(
     """Lists and mask on the GPU, once for a mask: they depend on no value of q, k or v."""
     import cupy
 
-    problem = AttentionProblem(
-        *mask.lead, seqlen_q, seqlen_k, 1, causal=causal, window=window, block_mask=mask
-    )
-    lists = order(problem, tiling)
+    lists = order(_of_mask(mask, causal, window, seqlen_q, seqlen_k), tiling)
     entries = lists.entries if len(lists.entries) else np.zeros(1, np.int32)  # a valid pointer
     host = (lists.start, entries, mask.keep.astype(np.uint8))
     arrays = tuple(cupy.asarray(array) for array in host)
     return arrays[0], arrays[1], arrays[2]
+
+
+@per_mask(entries=16)
+def _queues_on_gpu(
+    mask: BlockMask,
+    causal: str | None,
+    window: Window,
+    seqlen_q: int,
+    seqlen_k: int,
+    tiling: Tiling,
+    by_keys: bool,
+    longest_first: bool,
+    device: int,
+    stream: int,
+) -> tuple[Any, Any, Any]:
+    """As `_lists_on_gpu`, but the lists are made there."""
+    import cupy
+
+    keep = cupy.asarray(np.ascontiguousarray(mask.keep).view(np.uint8))
+    problem = _of_mask(mask, causal, window, seqlen_q, seqlen_k)
+    heads, entries = block_lists.build(
+        keep, problem, tiling, by_keys=by_keys, longest_first=longest_first
+    )
+    return heads, entries, keep

@@ -213,12 +213,25 @@ def plan_flash_kv_outer_io(
     return plan_flash_kv_outer(problem, tiling, o_io_dtype=True, **options)
 
 
+def cuts_tiles(problem: AttentionProblem, tiling: Tiling) -> bool:
+    """Whether a tile can touch two blocks of the mask: CUTS_TILES of block_mask.cuh."""
+    mask = problem.block_mask
+    if mask is None:
+        return False
+    return mask.block_m % tiling.block_m != 0 or mask.block_n % tiling.block_n != 0
+
+
 def block_sparse_build(
-    problem: AttentionProblem, tiling: Tiling, layout: SmemLayout, copies: int = 1
+    problem: AttentionProblem,
+    tiling: Tiling,
+    layout: SmemLayout,
+    walk_smem: int = 16,
+    copies: int = 1,
 ) -> tuple[SmemLayout, dict[str, int], int]:
     """(layout, macros, static shared memory in bytes) of a flash build with its block mask.
 
-    `copies`: how many tiles' worth of its blocks are in shared memory at a time.
+    `walk_smem`: static shared memory that finding the way takes, in bytes; `copies`: how many
+    tiles' worth of the mask's blocks are in shared memory at a time.
     """
     mask = problem.block_mask
     macros = {"BLOCK_SPARSE": int(mask is not None)}
@@ -226,7 +239,7 @@ def block_sparse_build(
         layout = with_block_mask(layout, tiling, mask.block_m, mask.block_n, copies)
         macros |= {"MASK_BLOCK_M": mask.block_m, "MASK_BLOCK_N": mask.block_n}
     macros["SMEM_BYTES"] = layout.smem_bytes
-    return layout, macros, 16 if mask is not None else 0  # the entry of the list a block is at
+    return layout, macros, walk_smem if mask is not None else 0
 
 
 def _plan_flash(

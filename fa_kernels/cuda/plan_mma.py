@@ -10,6 +10,7 @@ from fa_kernels.cuda.plan import (
     LaunchStep,
     block_sparse_build,
     checked_grid,
+    cuts_tiles,
     io_macros,
     tile_macros,
     tiles,
@@ -23,6 +24,8 @@ REGISTERS_PER_SM, MAX_REGISTERS = 65536, 255
 OTHER_REGISTERS = 56
 #: K and V of so many bytes may be in use at a time: half of an H200's L2, so that both stay in it.
 SECTION_BYTES = 32 * 2**20
+#: What tile_queue.cuh keeps of a list in static shared memory.
+QUEUE_SMEM = 32
 #: The steps from 04 to 05, as macros that can be turned off one by one (to 0, STAGES to 1).
 SWITCHES = ("STAGES", "SWIZZLE", "Q_IN_REGS", "FOLD_SCALE", "LAZY_RESCALE", "OVERLAP", "PAIRS")
 #: Scales that exp2 can take in: m times a larger one overflows, a smaller one is flushed to zero.
@@ -75,7 +78,8 @@ def plan_flash_mma(
     # Dropout that is drawn takes four registers for a moment; arrays and bounds stay.
     stay = any(options[name] for name in ("MASK", "BIAS", "PACKED", "WINDOW"))
     plain = not stay and options["DROPOUT"] != 2
-    plain_walk = plain and problem.block_mask is None
+    # Nor does a block mask that cuts no tile: which are visited stays in shared memory.
+    plain_walk = plain and not cuts_tiles(problem, tiling)
     pairs = "PAIRS" not in without and _pairs(tiling, padded, plain_walk)
     warp_rows = 32 if pairs else _warp_rows(tiling, padded, plain_walk)
     threads = 32 * (tiling.block_m // warp_rows) * (2 if pairs else 1)
@@ -88,7 +92,7 @@ def plan_flash_mma(
     ahead = not pairs and need + warp_rows * tiling.block_n // 32 <= registers
     sizes = (tiling.block_m, tiling.block_n, problem.head_dim)
     layout = flash_mma_smem(*sizes, stages=stages, pairs=pairs)
-    layout, sparse, static = block_sparse_build(problem, tiling, layout, copies=2)
+    layout, sparse, static = block_sparse_build(problem, tiling, layout, QUEUE_SMEM, copies=2)
     fits_twice = 2 * (layout.smem_bytes + static + 1024) <= H200_SMEM_PER_SM
     few = need + q_in_regs * warp_rows * padded // 64 <= REGISTERS_PER_SM // (2 * threads)
     macros = options | tile_macros(tiling, threads, aligned) | sparse
@@ -146,10 +150,17 @@ def heads_in_section(problem: AttentionProblem) -> int:
 
     As many as keep their K and V in L2 where rows differ in length, one elsewhere.
     """
-    if problem.causal is None and problem.packed is None:
+    if problem.causal is None and problem.packed is None and problem.block_mask is None:
         return 1
     per_head = 2 * problem.seqlen_k * problem.head_dim * problem.itemsize
     return max(1, min(problem.heads, SECTION_BYTES * problem.group // max(1, per_head)))
+
+
+def kv_heads_in_section(problem: AttentionProblem) -> int:
+    """The same for blocks that own a K/V tile: heads whose Q and dO fit into L2."""
+    per_head = 2 * problem.seqlen_q * problem.head_dim * problem.itemsize * problem.group
+    heads = problem.heads // problem.group
+    return max(1, min(heads, SECTION_BYTES // max(1, per_head)))
 
 
 def default_mma_tiling(

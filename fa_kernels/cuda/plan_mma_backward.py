@@ -16,7 +16,12 @@ from fa_kernels.cuda.plan import (
     tile_macros,
     tiles,
 )
-from fa_kernels.cuda.plan_mma import MAX_REGISTERS, REGISTERS_PER_SM, refuse_other_units
+from fa_kernels.cuda.plan_mma import (
+    MAX_REGISTERS,
+    QUEUE_SMEM,
+    REGISTERS_PER_SM,
+    refuse_other_units,
+)
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import (
     HOPPER_SMEM_PER_BLOCK,
@@ -128,7 +133,7 @@ def plan_flash_mma_backward(
     layout = flash_mma_backward_smem(
         tiling.block_m, tiling.block_n, problem.head_dim, 2, stages, shape.sides > 1, bias
     )
-    layout, sparse, static = block_sparse_build(problem, tiling, layout, copies=2)
+    layout, sparse, static = block_sparse_build(problem, tiling, layout, QUEUE_SMEM, copies=2)
     if min_blocks is None:
         twice = 2 * (layout.smem_bytes + static + 1024) <= H200_SMEM_PER_SM
         few = shape.registers(padded) + OTHER_REGISTERS <= REGISTERS_PER_SM // (2 * threads)

@@ -16,14 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.tiling import Tiling
 
 #: Calls that are remembered; more different ones than this start again.
 MAX_RECIPES = 256
+#: The same of calls with a block mask, whose lists stay on the GPU as long.
+MAX_MASK_RECIPES = 16
 #: Types of options that are what they look like: no arrays, which may change under the same name.
-PLAIN = frozenset({type(None), bool, int, float, str, Tiling})
+PLAIN = frozenset({type(None), bool, int, float, str, Tiling, BlockMask})
 #: q, k, v, out, each before its strides, and lse.
 _POINTERS = 5
 
@@ -85,7 +88,8 @@ class Recipe:
         # Items of a ctypes array are set several times faster than those of a NumPy array.
         self._pointers = (ctypes.c_uint64 * _POINTERS)()
         # cuLaunchKernel takes an array of addresses of the arguments' values, which must live.
-        self._values = [np.ascontiguousarray(value) for value in args[9:]]
+        self._values = [by_value(value) for value in args[9:]]
+        self._lists = args[9:]  # those of a block mask, which live on the GPU
         self._seeds = seeds_among(self._values)
         self._strides = [np.ascontiguousarray(value) for value in args[1:8:2]]
         first = ctypes.addressof(self._pointers)
@@ -134,6 +138,15 @@ class Recipe:
         return out, lse
 
 
+def by_value(arg: Any) -> np.ndarray:
+    """What a launch is given for an argument that stays: the value, or where an array lies."""
+    import cupy
+
+    if isinstance(arg, cupy.ndarray):
+        return np.array([arg.data.ptr], np.int64)
+    return np.ascontiguousarray(arg)
+
+
 def seeds_among(values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Those arguments of a launch that are a seed: nothing else that goes by value is unsigned and
     64 bits wide. As flat views, to be written."""
@@ -156,17 +169,21 @@ def takes(dropout_p: Any, seed: Any, *unusual: Any) -> bool:
 
 
 _recipes: dict[Hashable, Any] = {}
+_mask_recipes: dict[Hashable, Any] = {}
 
 
 def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
     """What decides how a call is launched; None unless q, k, v lie on the current GPU.
 
     Sizes, strides, dtypes, whether rows start at multiples of 16 bytes, and `options` with their
-    types: 1 is not True. CuPy arrays, or torch tensors that need no gradient; plain options.
+    types: 1 is not True. CuPy arrays, or torch tensors that need no gradient; plain options. With a
+    block mask also the stream that its lists were made on.
     """
+    masked = False
     for option in options:
         if type(option) not in PLAIN:
             return None
+        masked |= type(option) is BlockMask
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     if cupy is not None and type(q) is type(k) is type(v) is cupy.ndarray:
         device = cupy.cuda.runtime.getDevice()
@@ -174,6 +191,7 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
         if not at_q.device_id == at_k.device_id == at_v.device_id == device:
             return None
         aligned = (at_q.ptr | at_k.ptr | at_v.ptr) % 16 == 0
+        stream = cupy.cuda.get_current_stream().ptr if masked else None
         sizes = (q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
     elif cupy is not None and torch is not None and type(q) is type(k) is type(v) is torch.Tensor:
         if not all(x.is_cuda and not x.requires_grad and not x.is_neg() for x in (q, k, v)):
@@ -184,19 +202,26 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
         if not q.device.index == k.device.index == v.device.index == device:
             return None
         aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
+        stream = torch.cuda.current_stream(device).cuda_stream if masked else None
         sizes = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride())
     else:
         return None
-    return (*sizes, q.dtype, k.dtype, v.dtype, aligned, device, *options, *map(type, options))
+    where = (aligned, device, stream)
+    return (*sizes, q.dtype, k.dtype, v.dtype, *where, *options, *map(type, options))
 
 
 def find(of: Hashable | None) -> Any:
     """The recipe for a key, or None: a `Recipe`, or that of a backward pass."""
-    return None if of is None else _recipes.get(of)
+    if of is None:
+        return None
+    return _recipes.get(of) or _mask_recipes.get(of)
 
 
 def remember(of: Hashable, recipe: Any) -> None:
-    """Keep a recipe for a key."""
+    """Keep a recipe for a key; of calls with block masks the newest few."""
+    masked = isinstance(of, tuple) and BlockMask in of
+    if masked and len(_mask_recipes) >= MAX_MASK_RECIPES:
+        _mask_recipes.pop(next(iter(_mask_recipes)))
     if len(_recipes) >= MAX_RECIPES:
         _recipes.clear()
-    _recipes[of] = recipe
+    (_mask_recipes if masked else _recipes)[of] = recipe

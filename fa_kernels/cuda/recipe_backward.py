@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
-from fa_kernels.cuda.recipe import PLAIN, Unmade, by_rows_shape, seeds_among
+from fa_kernels.cuda.recipe import PLAIN, Unmade, by_rows_shape, by_value, seeds_among
 
 
 class Record:
@@ -81,12 +82,12 @@ class BackwardRecipe:
             for arg in args:
                 slot = record.slot(arg)
                 if slot is None:
-                    values.append(np.ascontiguousarray(arg))
+                    values.append(by_value(arg))
                     addresses.append(values[-1].ctypes.data)
                 else:
                     addresses.append(first + 8 * slot)
             params = (ctypes.c_uint64 * len(addresses))(*addresses)
-            self._alive += [*values, params, function]  # the last keeps its module loaded
+            self._alive += [*args, *values, params, function]  # the last keeps its module loaded
             self._seeds += seeds_among(values)
             shape = (function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
             self._steps.append((shape, ctypes.addressof(params)))
@@ -144,6 +145,7 @@ def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
     """
     if any(type(option) not in PLAIN for option in options):
         return None
+    masked = any(type(option) is BlockMask for option in options)
     cupy, torch, kind = sys.modules.get("cupy"), sys.modules.get("torch"), type(tensors[0])
     if cupy is None or any(type(x) is not kind for x in tensors):
         return None
@@ -153,6 +155,7 @@ def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
             return None
         at = [x.data.ptr for x in tensors]
         strides = [x.strides for x in tensors]
+        stream = cupy.cuda.get_current_stream().ptr if masked else None
     elif torch is not None and kind is torch.Tensor:
         plain = all(
             x.is_cuda and not x.requires_grad and not x.is_neg() and x.layout is torch.strided
@@ -163,11 +166,12 @@ def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
             return None
         at = [x.data_ptr() for x in tensors]
         strides = [x.stride() for x in tensors]
+        stream = torch.cuda.current_stream(device).cuda_stream if masked else None
     else:
         return None
     aligned = [address % 16 == 0 for address in at]
     sizes = [x.shape for x in tensors]
     return (
-        "backward", *sizes, *strides, *(x.dtype for x in tensors), *aligned, device,
+        "backward", *sizes, *strides, *(x.dtype for x in tensors), *aligned, device, stream,
         *options, *map(type, options),
     )  # fmt: skip

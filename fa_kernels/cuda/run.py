@@ -11,7 +11,7 @@ import numpy as np
 from fa_kernels import tile_list
 from fa_kernels.cuda import arguments, plan_mma
 from fa_kernels.cuda import plan as plans
-from fa_kernels.cuda.arguments import rows_aligned, usable
+from fa_kernels.cuda.arguments import Lists, rows_aligned, usable
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.recipe import Recipe, Unmade, lies_by_rows
@@ -168,7 +168,7 @@ def run_flash_q_outer(
     plan = plans.plan_flash_q_outer_one_block if one_block_per_head else plans.plan_flash_q_outer
     options: dict[str, Any] = {"count_traffic": count_traffic, "trace": trace is not None}
     call = _Call(plan, (q, k, v), problem, tiling, extras, **options)
-    return _launch_flash(call, (), tile_list.by_q, trace)
+    return _launch_flash(call, (), arguments.listed(tile_list.by_q), trace)
 
 
 def run_flash_q_outer_one_block(*args: Any, **options: Any) -> CudaResult:
@@ -193,7 +193,7 @@ def run_flash_mma(
     """
     options: dict[str, Any] = {"count_traffic": count_traffic, "without": without}
     call = _Call(plan_mma.plan_flash_mma, (q, k, v), problem, tiling, extras, **options)
-    return _launch_flash(call, (), tile_list.by_q, None, _section(problem))
+    return _launch_flash(call, (), arguments.queued(), None, _section(problem))
 
 
 def run_flash_kv_outer(
@@ -220,7 +220,7 @@ def run_flash_kv_outer(
     l_hbm = cupy.empty_like(call.lse)
     in_out = call.plan.macros["O_IO_DTYPE"]
     o_partial = call.lse if in_out else cupy.empty(call.q.shape, np.float32)  # or not looked at
-    return _launch_flash(call, (l_hbm, o_partial), tile_list.by_kv, trace)
+    return _launch_flash(call, (l_hbm, o_partial), arguments.listed(tile_list.by_kv), trace)
 
 
 def run_flash_kv_outer_io(*args: Any, **options: Any) -> CudaResult:
@@ -231,12 +231,12 @@ def run_flash_kv_outer_io(*args: Any, **options: Any) -> CudaResult:
 def _launch_flash(
     call: _Call,
     workspace: tuple[Any, ...],
-    order: arguments.Order,
+    lists: Lists,
     trace: RowTrace | None,
     after_scale: tuple[Any, ...] = (),
 ) -> CudaResult:
     """The one launch of a flash rung; `workspace` stands after lse among its arguments."""
-    args = _flash_arguments(call, workspace, order, after_scale)
+    args = _flash_arguments(call, workspace, lists, after_scale)
     args += [*_trace_arguments(call, trace), *call.counters]
     launch(call.plan, call.plan.steps[0], args)
     _to_host(trace)
@@ -244,19 +244,21 @@ def _launch_flash(
 
 
 def _flash_arguments(
-    call: _Call, workspace: tuple[Any, ...], order: arguments.Order, after_scale: tuple[Any, ...]
+    call: _Call, workspace: tuple[Any, ...], lists: Lists, after_scale: tuple[Any, ...]
 ) -> list[Any]:
     problem = call.problem
     # With a bias, scores are in natural units (score.cuh).
     scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
     args = arguments.with_strides(call.q, call.k, call.v, call.out)
     args += [call.lse, *workspace, *call.sizes, call.band, np.float32(scale), *after_scale]
-    args += arguments.block_mask_arguments(problem, call.tiling, order)
+    args += lists(problem, call.tiling)
     return [*args, *call.scores_of, *call.dropout, *call.packed]
 
 
 def recipe_of(
-    make_plan: Callable[..., LaunchPlan], after_scale: Callable[[AttentionProblem], tuple[Any, ...]]
+    make_plan: Callable[..., LaunchPlan],
+    lists: Lists,
+    after_scale: Callable[[AttentionProblem], tuple[Any, ...]],
 ) -> Callable[..., Recipe | None]:
     """`prepare(q, k, v, problem, tiling, **options)` of a flash rung of one launch, without extras.
 
@@ -274,7 +276,7 @@ def recipe_of(
             return Unmade(shape, dtype, by_rows and len(shape) == 4)
 
         call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=results, **options)
-        return Recipe(call.plan, _flash_arguments(call, (), tile_list.by_q, after_scale(problem)))
+        return Recipe(call.plan, _flash_arguments(call, (), lists, after_scale(problem)))
 
     return prepare
 
@@ -287,8 +289,10 @@ def _nothing(problem: AttentionProblem) -> tuple[Any, ...]:
     return ()
 
 
-prepare_flash_q_outer = recipe_of(plans.plan_flash_q_outer, _nothing)
-prepare_flash_mma = recipe_of(plan_mma.plan_flash_mma, _section)
+prepare_flash_q_outer = recipe_of(
+    plans.plan_flash_q_outer, arguments.listed(tile_list.by_q), _nothing
+)
+prepare_flash_mma = recipe_of(plan_mma.plan_flash_mma, arguments.queued(), _section)
 
 
 def run_standard_tiled(

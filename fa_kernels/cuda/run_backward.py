@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma_backward
-from fa_kernels.cuda.arguments import rows_aligned, usable, with_strides
+from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma, plan_mma_backward
+from fa_kernels.cuda.arguments import Lists, listed, queued, rows_aligned, usable, with_strides
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.recipe import by_rows_shape, lies_by_rows
@@ -25,6 +26,29 @@ CudaGradients = tuple[Any, Any, Any, Traffic | None]
 NAMES = ("d_out", "q", "k", "v", "out", "lse")
 #: Plans of kernels that write dq with strides in every dtype they take: others add dq up in place.
 BY_ROWS = frozenset({plan_mma_backward.plan_flash_mma_backward})
+
+
+def _no_section(problem: AttentionProblem) -> tuple[Any, ...]:
+    return ()
+
+
+def _section(problem: AttentionProblem) -> tuple[Any, ...]:
+    return (np.int32(plan_mma.kv_heads_in_section(problem)),)
+
+
+@dataclass(frozen=True)
+class Walks:
+    """How the launches of a kernel find their tiles under a block mask; what else `keys` takes."""
+
+    by_keys: Lists
+    by_rows: Lists
+    statistics: Lists
+    section: Callable[[AttentionProblem], tuple[Any, ...]] = _no_section
+
+
+LISTED = Walks(listed(tile_list.by_kv), listed(tile_list.by_q), listed(tile_list.by_q))
+#: Those of 05. Its statistics read no list where they are not needed, so theirs are not sorted.
+QUEUED = Walks(queued(by_keys=True), queued(), queued(longest_first=False), _section)
 
 
 class _Call:
@@ -100,22 +124,23 @@ class _Call:
     def _step(self, name: str) -> LaunchStep:
         return next(step for step in self.plan.steps if step.entry.endswith(f"_{name}"))
 
-    def tiles(self, order: arguments.Order) -> list[Any]:
-        """What a kernel that rebuilds S takes after its arrays; lists of tiles in `order`."""
+    def tiles(self, lists: Lists, *after: Any) -> list[Any]:
+        """What a kernel that rebuilds S takes after its arrays; `after` the lists of its tiles."""
         problem = self.problem
         # With a bias, scores are in natural units (score.cuh).
         scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
-        lists = arguments.block_mask_arguments(problem, self.tiling, order)
-        return [*self.sizes, self.band, np.float32(scale), *lists, *self.extras]
+        found = lists(problem, self.tiling)
+        more = after if found else ()
+        return [*self.sizes, self.band, np.float32(scale), *found, *more, *self.extras]
 
-    def row_statistics(self) -> tuple[Any, Any]:
+    def row_statistics(self, walks: Walks) -> tuple[Any, Any]:
         """row_m and row_scale: lse itself and nothing, or with a bias what a launch makes of it."""
         lse = self.at["lse"]
         if self.problem.bias_dtype is None:
             return lse, lse  # the second is not looked at
         row_m, row_scale = self.statistics(), self.statistics()
         args = [*self.with_strides("q", "k"), lse, row_m, row_scale]
-        self.launch("statistics", [*args, *self.tiles(tile_list.by_q)])
+        self.launch("statistics", [*args, *self.tiles(walks.statistics)])
         return row_m, row_scale
 
     def result(self) -> CudaGradients:
@@ -172,8 +197,8 @@ def run_flash_q_outer_backward(
         ValueError, NotImplementedError: this GPU or kernel cannot run it; before any launch.
     """
     options = {"deterministic": deterministic, "count_traffic": count_traffic}
-    make_plan = plan_backward.plan_flash_q_outer_backward
-    return _by_key_tiles(make_plan, (d_out, q, k, v, out, lse), problem, tiling, extras, options)
+    make_plan, arrays = plan_backward.plan_flash_q_outer_backward, (d_out, q, k, v, out, lse)
+    return _by_key_tiles(make_plan, arrays, problem, tiling, extras, options, LISTED)
 
 
 def run_flash_mma_backward(
@@ -196,8 +221,8 @@ def run_flash_mma_backward(
     Other arguments, results and errors as `run_flash_q_outer_backward`.
     """
     options = {"deterministic": deterministic, "count_traffic": count_traffic, **choices}
-    make_plan = plan_mma_backward.plan_flash_mma_backward
-    return _by_key_tiles(make_plan, (d_out, q, k, v, out, lse), problem, tiling, extras, options)
+    make_plan, arrays = plan_mma_backward.plan_flash_mma_backward, (d_out, q, k, v, out, lse)
+    return _by_key_tiles(make_plan, arrays, problem, tiling, extras, options, QUEUED)
 
 
 def _by_key_tiles(
@@ -207,6 +232,7 @@ def _by_key_tiles(
     tiling: Tiling,
     extras: Extras,
     options: dict[str, Any],
+    walks: Walks,
     record: Record | None = None,
 ) -> CudaGradients:
     """delta, the statistics, dk and dv by blocks that own a K/V tile, and dq: 04 and 05."""
@@ -214,7 +240,7 @@ def _by_key_tiles(
     delta, dq = call.statistics(), call.at["dq"]
     sizes = (call.sizes[0], *call.sizes[2:])
     call.launch("delta", [*call.with_strides("d_out", "out"), delta, *sizes])
-    stats = (*call.row_statistics(), delta)
+    stats = (*call.row_statistics(walks), delta)
     deterministic = options["deterministic"]
     in_dq = deterministic or problem.itemsize == 4
     if deterministic:
@@ -224,10 +250,10 @@ def _by_key_tiles(
         call.clear(dq_sum)
     inputs = call.with_strides("q", "k", "v", "d_out")
     args = [*inputs, *stats, dq_sum, *call.with_strides("dk", "dv")]
-    call.launch("keys", [*args, *call.tiles(tile_list.by_kv)])
+    call.launch("keys", [*args, *call.tiles(walks.by_keys, *walks.section(problem))])
     if deterministic:
         args = [*inputs, *stats, *call.with_strides("dq")]
-        call.launch("rows", [*args, *call.tiles(tile_list.by_q)])
+        call.launch("rows", [*args, *call.tiles(walks.by_rows)])
     elif not in_dq:
         call.launch("convert", [dq_sum, *call.with_strides("dq"), *sizes])
     return call.result()
@@ -251,7 +277,7 @@ def prepare_flash_mma_backward(
     tensors = tuple(x.view() for x in tensors)  # an array that comes twice has two places
     record, options = Record(tensors), {"deterministic": deterministic}
     make_plan = plan_mma_backward.plan_flash_mma_backward
-    _by_key_tiles(make_plan, tensors, problem, tiling, NO_EXTRAS, options, record)
+    _by_key_tiles(make_plan, tensors, problem, tiling, NO_EXTRAS, options, QUEUED, record)
     return BackwardRecipe(record)
 
 
@@ -280,8 +306,8 @@ def run_flash_kv_outer_backward(
     call = _flash_call(make_plan, arrays, problem, tiling, extras, count_traffic=count_traffic)
     dq = call.at["dq"]
     dq_sum = dq if problem.itemsize == 4 else cupy.empty(problem.q_shape, np.float32)
-    args = [*call.with_strides("q", "k", "v", "d_out", "out"), *call.row_statistics()]
-    args += [dq_sum, dq, *call.with_strides("dk", "dv"), *call.tiles(tile_list.by_kv)]
+    args = [*call.with_strides("q", "k", "v", "d_out", "out"), *call.row_statistics(LISTED)]
+    args += [dq_sum, dq, *call.with_strides("dk", "dv"), *call.tiles(LISTED.by_keys)]
     call.launch("keys", args)
     return call.result()
 

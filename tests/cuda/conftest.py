@@ -6,10 +6,24 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fa_kernels.cuda import arguments, launch
-from tests.cuda.fake_cupy import Kernel, fake_cupy
+from fa_kernels import tile_list
+from fa_kernels.cuda import arguments, block_lists, launch
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import Tiling
+from tests.cuda.fake_cupy import Kernel, fake_cupy, on_gpu
+
+
+def _built(keep: Any, problem: AttentionProblem, tiling: Tiling, **how: bool) -> tuple[Any, Any]:
+    """What block_lists.build makes on a GPU, made here."""
+    assert problem.block_mask is not None
+    assert (keep.view(bool) == problem.block_mask.keep).all()
+    lists = tile_list.queues(problem, tiling, **how)
+    heads = lists.heads.view("<i8").reshape(*lists.heads.shape, 2)
+    entries = lists.entries if len(lists.entries) else np.zeros(1, np.int32)
+    return on_gpu(heads.copy()), on_gpu(entries)
 
 
 @pytest.fixture
@@ -19,8 +33,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(launch, "load_entry", lambda name, macros, entry: Kernel(entry, made))
-    arguments._mask_on_gpu.cache_clear()
+    monkeypatch.setattr(block_lists, "build", _built)
+    arguments._lists_on_gpu.cache_clear()
+    arguments._queues_on_gpu.cache_clear()
     arguments._packed_on_gpu.cache_clear()
     yield made
-    arguments._mask_on_gpu.cache_clear()
+    arguments._lists_on_gpu.cache_clear()
+    arguments._queues_on_gpu.cache_clear()
     arguments._packed_on_gpu.cache_clear()

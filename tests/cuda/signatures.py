@@ -18,6 +18,8 @@ OPTIONAL = {
     "DROPOUT_PARAMS": ("score.cuh", "DROPOUT"),
     "PACKED_PARAMS": ("score.cuh", "PACKED"),
 }
+#: Which stands for others, and with a block mask for one parameter more.
+QUEUE = "QUEUE_PARAMS"
 EXTRAS = ("EXTRAS_PARAMS", "MASK_PARAMS BIAS_PARAMS DROPOUT_PARAMS")
 
 
@@ -37,7 +39,8 @@ def parameters(kernel: str, entry: str, macros: Mapping[str, int]) -> list[tuple
     source = (KERNEL_DIR / f"{kernel}.cu").read_text(encoding="utf-8")
     found = re.search(rf"\b{entry}\((.*?)\) \{{", source, re.DOTALL)
     assert found is not None
-    text = found[1].replace(*EXTRAS)
+    queue = "BLOCK_MASK_PARAMS" + (", int heads_in_section" if macros.get("BLOCK_SPARSE") else "")
+    text = found[1].replace(*EXTRAS).replace(QUEUE, queue)
     for name, (_, macro) in OPTIONAL.items():
         text = re.sub(rf"\b{name}\b", lambda _: definition(name, macros.get(macro, 0)), text)  # noqa: B023
     declared = [" ".join(part.split()) for part in text.split(",")]

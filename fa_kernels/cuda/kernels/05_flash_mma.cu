@@ -49,17 +49,21 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
     MmaSmem smem(smem_bytes);
     const Place at;
 
-    // Sections of heads; within one, the last Q tiles of all its heads first: under a causal mask
-    // they have the most work, and late long blocks idle the GPU.
+    // The last Q tiles first: under a causal mask they have the most work. Lists come sorted.
     const int q_tiles = ceil_div(seqlen_q, BLOCK_M);  // of the longest sequence, if packed
-    const int heads = gridDim.x / q_tiles;
-    const int head0 = blockIdx.x / (heads_in_section * q_tiles) * heads_in_section;
-    const int heads_here = min(heads_in_section, heads - head0);
-    const int within = blockIdx.x - head0 * q_tiles;
-    const int bh = head0 + within % heads_here, q_tile = q_tiles - 1 - within / heads_here;
+    const Turn turn(blockIdx.x, q_tiles, gridDim.x / q_tiles, heads_in_section);
+    const int bh = turn.head;
     const i64 batch = bh / nheads, head = bh % nheads, kv_head = bh % nheads / kv_group;
     const Sequence seq = SEQUENCE(bh, batch, head);
-    const int q0 = q_tile * BLOCK_M;
+    Traffic traffic;
+#if BLOCK_SPARSE
+    __shared__ QueueSmem queue_smem;
+    const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * q_tiles);
+    TileQueue walk(queue_smem, block_mask, turn.turn, traffic);
+    const int q0 = walk.own() * BLOCK_M;
+#else
+    const int q0 = (q_tiles - 1 - turn.turn) * BLOCK_M;
+#endif
     if (PACKED && q0 >= seq.seqlen_q) return;  // past the end of a shorter sequence
     const int q_rows = min(BLOCK_M, seq.seqlen_q - q0);
     const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
@@ -67,18 +71,15 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
     k += seq.batch * k_strides.batch + kv_head * k_strides.head + seq.k_row0 * k_strides.row;
     v += seq.batch * v_strides.batch + kv_head * v_strides.head + seq.k_row0 * v_strides.row;
     q += seq.batch * q_strides.batch + head * q_strides.head + (seq.q_row0 + q0) * q_strides.row;
+#if !BLOCK_SPARSE
     out += seq.batch * out_strides.batch + head * out_strides.head +
            (seq.q_row0 + q0) * out_strides.row;
+#endif
 
-    Traffic traffic;
     copy_tile<BLOCK_M>(smem.q, q, q_strides.row, q_rows, TENSOR_Q, traffic);
     // The tile's last row attends the last keys, its first row the first.
     const int key_end = range.end_of(q0 + q_rows - 1);
-#if BLOCK_SPARSE
-    __shared__ int ring_smem[4];
-    const BlockMask block_mask = BLOCK_MASK(batch, head, q_tiles);
-    TileQueue walk(ring_smem, block_mask, q_tile, traffic);
-#else
+#if !BLOCK_SPARSE
     TileQueue walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
 #endif
     // Stage i % 2 of K and of V holds tile i. With OVERLAP K is a tile ahead of V.
@@ -120,11 +121,11 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
         smem.turn_cells(walk.visit());
         const TileMask mask = TILE_MASK(q0, q_rows, k0, keys);  // fetches cells
 #endif
-        walk.hand_out(traffic);
         copy_async_wait();
         // What was copied for this visit is there, and everyone is done with what the visit before
         // used: it is overwritten next.
         __syncthreads();
+        walk.fetch(traffic);
         if (STAGES == 2) {
             if (walk.has(1 + OVERLAP)) copy_k(1 + OVERLAP, OVERLAP ? stage : stage ^ 1);
             if (walk.has(1)) copy_v(1, stage ^ 1);
@@ -172,8 +173,18 @@ flash_mma(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides, co
 
     copy_async_wait();
     __syncthreads();  // without a single tile, the copy of Q could still overwrite O
-    float* lse_rows = lse + seq.stats_row0 + q0;
-    softmax.finish(o, scale, extras, lse_rows, q_rows, at, smem.rows, traffic);
-    store_rows(o, smem.q, out, out_strides.row, q_rows, at, traffic);
+#if BLOCK_SPARSE
+    // Computed again: kept, the place of O would take registers from the loop.
+    const Turn last(not_kept(blockIdx.x), q_tiles, gridDim.x / q_tiles, heads_in_section);
+    const int q_end0 = walk.own() * BLOCK_M, rows = min(BLOCK_M, seqlen_q - q_end0);
+    float* const lse_rows = lse + i64(last.head) * seqlen_q + q_end0;
+    out += last.head / nheads * out_strides.batch + last.head % nheads * out_strides.head +
+           q_end0 * out_strides.row;
+#else
+    const int rows = q_rows;
+    float* const lse_rows = lse + seq.stats_row0 + q0;
+#endif
+    softmax.finish(o, scale, extras, lse_rows, rows, at, smem.rows, traffic);
+    store_rows(o, smem.q, out, out_strides.row, rows, at, traffic);
     TRAFFIC_FLUSH(traffic);
 }

@@ -94,23 +94,24 @@ flash_mma_backward_statistics(const io_t* q, Strides q_strides, const io_t* k, S
         RowSoftmax softmax;
         const int key_end = range.end_of(q0 + q_rows - 1);
 #if BLOCK_SPARSE
-        __shared__ int entry_smem;
-        const BlockMask block_mask = BLOCK_MASK(batch, head, q_tiles);
-        TileWalk walk(&entry_smem, block_mask, q_tile, traffic);
+        __shared__ QueueSmem queue_smem;
+        const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * q_tiles);
+        TileQueue walk(queue_smem, block_mask, q_tile, traffic);  // these lists are not sorted
 #else
-        TileWalk walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
+        TileQueue walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
 #endif
-        while (walk.more()) {
-            const int k0 = walk.tile() * BLOCK_N, keys = min(BLOCK_N, key_end - k0);
+        while (walk.has(0)) {
+            const int k0 = walk.tile(0) * BLOCK_N, keys = min(BLOCK_N, key_end - k0);
             const TileMask mask = TILE_MASK(q0, q_rows, k0, keys);
             copy_tile<BLOCK_N>(smem.k, k + k0 * k_strides.row, k_strides.row, keys, TENSOR_K,
                                traffic);
+            walk.fetch(traffic);
             copy_async_commit();
             copy_async_wait();
             __syncthreads();  // Q, K and the mask's cells are in shared memory
-            walk.advance(traffic);
             softmax.add(smem, scale, mask, at, traffic);
             __syncthreads();  // everyone is done with K before it is overwritten
+            walk.advance();
         }
         softmax.finish(m_smem, l_smem, at);
     }
@@ -128,14 +129,21 @@ flash_mma_backward_keys(const io_t* q, Strides q_strides, const io_t* k, Strides
                         const float* delta, float* dq_sum, io_t* dk, Strides dk_strides, io_t* dv,
                         Strides dv_strides, int nheads, int kv_group, int seqlen_q, int seqlen_k,
                         Band band,
-                        float scale BLOCK_MASK_PARAMS EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
+                        float scale QUEUE_PARAMS EXTRAS_PARAMS PACKED_PARAMS TRAFFIC_PARAM) {
     extern __shared__ __align__(128) unsigned char smem_bytes[];
     BackwardSmem smem(smem_bytes);
     const KeyPlace at;
     const int k_tiles = ceil_div(seqlen_k, BLOCK_N);  // of the longest sequence, if packed
+#if BLOCK_SPARSE
+    const Turn turn(blockIdx.x, k_tiles, gridDim.x / k_tiles, heads_in_section);
+    const int batch_kv = turn.head;
+    int k0 = 0;  // the list says
+#else
     // The first tile first: under a causal mask it has the most work.
     const int k_tile = blockIdx.x % k_tiles, k0 = k_tile * BLOCK_N;
-    const int nheads_kv = nheads / kv_group, batch_kv = blockIdx.x / k_tiles;
+    const int batch_kv = blockIdx.x / k_tiles;
+#endif
+    const int nheads_kv = nheads / kv_group;
     const i64 batch = batch_kv / nheads_kv, kv_head = batch_kv % nheads_kv;
     const float to_gradient = scale * UNITS_TO_LN;  // scores carry log2(e) where exp is exp2
 
@@ -150,13 +158,15 @@ flash_mma_backward_keys(const io_t* q, Strides q_strides, const io_t* k, Strides
         if (PACKED && k0 >= seq.seqlen_k) return;  // past the end of a shorter sequence
         const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
         const Extras extras(batch, head EXTRAS_ARGS);
-        const int keys = min(BLOCK_N, range.end_of(seq.seqlen_q - 1) - k0);
 #if BLOCK_SPARSE
-        __shared__ int ring_smem[4];
+        __shared__ QueueSmem queue_smem;
         __syncthreads();  // no thread still looks at the entries of the head before
-        const BlockMask block_mask = BLOCK_MASK(batch, head, k_tiles + 1);
-        TileQueue walk(ring_smem, block_mask, k_tile, traffic);
-#else
+        const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * k_tiles);
+        TileQueue walk(queue_smem, block_mask, turn.turn, traffic);
+        k0 = walk.own() * BLOCK_N;  // the same one for all heads of a group
+#endif
+        const int keys = min(BLOCK_N, range.end_of(seq.seqlen_q - 1) - k0);
+#if !BLOCK_SPARSE
         const RowTiles rows_of(range, seq.seqlen_q, k0, keys);
         // With longer rows of dq, going round costs more in L2 than meeting there.
         const int tiles = max(0, rows_of.stop - rows_of.first);
@@ -211,11 +221,11 @@ flash_mma_backward_keys(const io_t* q, Strides q_strides, const io_t* k, Strides
 #endif
             const TileMask mask =
                 TILE_MASK(q0, min(BLOCK_M, seq.seqlen_q - q0), k0, keys);  // fetches cells
-            walk.hand_out(traffic);
             copy_async_wait();
             // What was copied for this visit is there, and dS of the visit before; everyone is done
             // with what that visit used: it is overwritten next.
             __syncthreads();
+            walk.fetch(traffic);
             if (STAGES == 2) {
                 if (walk.has(1)) copy_rows(1, stage ^ 1);
                 copy_async_commit();
@@ -272,9 +282,17 @@ flash_mma_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides
     BackwardSmem smem(smem_bytes);
     const RowPlace at;
     const int q_tiles = ceil_div(seqlen_q, BLOCK_M), bh = blockIdx.x / q_tiles;
-    const int q_tile = q_tiles - 1 - blockIdx.x % q_tiles, q0 = q_tile * BLOCK_M;
     const i64 batch = bh / nheads, head = bh % nheads, kv_head = bh % nheads / kv_group;
     const Sequence seq = SEQUENCE(bh, batch, head);
+    Traffic traffic;
+#if BLOCK_SPARSE
+    __shared__ QueueSmem queue_smem;
+    const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * q_tiles);
+    TileQueue walk(queue_smem, block_mask, blockIdx.x % q_tiles, traffic);
+    const int q0 = walk.own() * BLOCK_M;
+#else
+    const int q0 = (q_tiles - 1 - blockIdx.x % q_tiles) * BLOCK_M;
+#endif
     if (PACKED && q0 >= seq.seqlen_q) return;
     const KeyRange range(band, seq.seqlen_q, seq.seqlen_k);
     const Extras extras(batch, head EXTRAS_ARGS);
@@ -285,7 +303,6 @@ flash_mma_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides
     k += seq.batch * k_strides.batch + kv_head * k_strides.head + seq.k_row0 * k_strides.row;
     v += seq.batch * v_strides.batch + kv_head * v_strides.head + seq.k_row0 * v_strides.row;
 
-    Traffic traffic;
     copy_tile<BLOCK_M>(smem.q, q, q_strides.row, q_rows, TENSOR_Q, traffic);
     copy_tile<BLOCK_M>(smem.d_out, d_out, d_out_strides.row, q_rows, TENSOR_D_OUT, traffic);
     copy_numbers(smem.m(0), row_m + stats_row, q_rows, TENSOR_LSE, traffic);
@@ -295,24 +312,21 @@ flash_mma_backward_rows(const io_t* q, Strides q_strides, const io_t* k, Strides
     RowGradient dq_frags;
     clear(dq_frags);
     const int key_end = range.end_of(q0 + q_rows - 1);
-#if BLOCK_SPARSE
-    __shared__ int entry_smem;
-    const BlockMask block_mask = BLOCK_MASK(batch, head, q_tiles);
-    TileWalk walk(&entry_smem, block_mask, q_tile, traffic);
-#else
-    TileWalk walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
+#if !BLOCK_SPARSE
+    TileQueue walk(range.begin_of(q0) / BLOCK_N, ceil_div(key_end, BLOCK_N));
 #endif
-    while (walk.more()) {
-        const int k0 = walk.tile() * BLOCK_N, keys = min(BLOCK_N, key_end - k0);
+    while (walk.has(0)) {
+        const int k0 = walk.tile(0) * BLOCK_N, keys = min(BLOCK_N, key_end - k0);
         const TileMask mask = TILE_MASK(q0, q_rows, k0, keys);
         copy_tile<BLOCK_N>(smem.k, k + k0 * k_strides.row, k_strides.row, keys, TENSOR_K, traffic);
         copy_tile<BLOCK_N>(smem.v, v + k0 * v_strides.row, v_strides.row, keys, TENSOR_V, traffic);
+        walk.fetch(traffic);
         copy_async_commit();
         copy_async_wait();
         __syncthreads();  // all tiles, statistics and the mask's cells are in shared memory
-        walk.advance(traffic);
         add_to_rows(dq_frags, smem, scale, mask, at, traffic);
         __syncthreads();  // everyone is done with K and V before they are overwritten
+        walk.advance();
     }
     copy_async_commit();
     copy_async_wait();

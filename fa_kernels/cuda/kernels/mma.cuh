@@ -43,7 +43,7 @@ __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], unsigned a
 // An 8 x 8 matrix transposed: a lane holds columns 2 t and 2 t + 1 of row g, as in a half of C.
 __device__ __forceinline__ unsigned transposed(unsigned pair) {
     unsigned result;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
     return result;
 }
 
