@@ -19,13 +19,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}
-        | {"packed", "dropout", "extras"}
+        | {"packed", "dropout", "extras", "decode_problem"}
     ),
     frozenset({"reference"}),
     frozenset({"traffic"}),
     frozenset({"cuda"}),
     frozenset({"variant", "variants"}),
-    frozenset({"options", "call", "attention"}),
+    frozenset({"options", "call", "attention", "decode_options", "decode"}),
     frozenset({"trace"}),
     frozenset({"integrations"}),
     frozenset({"measure"}),
