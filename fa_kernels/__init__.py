@@ -11,6 +11,8 @@ from typing import Any
 from fa_kernels import units
 from fa_kernels.attention import attention, attention_backward
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.decode import decode
+from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.device import device as data_sheet
 from fa_kernels.dropout import dropout_keep
 from fa_kernels.problem import AttentionProblem
@@ -71,10 +73,12 @@ __all__ = [
     "VARIANTS",
     "AttentionProblem",
     "BlockMask",
+    "DecodeProblem",
     "Tiling",
     "attention",
     "attention_backward",
     "data_sheet",
+    "decode",
     "dropout_keep",
     "session",
     "trace_row",

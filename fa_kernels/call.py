@@ -113,7 +113,7 @@ def _chosen(
     problem, extras = problem_and_extras(*inputs, **options)
     if "bfloat16" in (problem.dtype, problem.bias_dtype):
         arrays.bfloat16()  # or the sentence that says how to get it
-    backend = _pick_backend(backend, inputs[0])
+    backend = pick_backend(backend, inputs[0])
     if problem.dtype not in ITEMSIZE and backend == "cuda":
         raise NotImplementedError(
             f"dtype = {problem.dtype} runs on backend 'numpy' alone, the kernels take "
@@ -237,7 +237,12 @@ def _checked_tiling(
     return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
 
 
-def _pick_backend(backend: str, q: Any) -> str:
+def pick_backend(backend: str, q: Any) -> str:
+    """ "cuda" or "numpy": "auto" is where q lives.
+
+    Raises:
+        ValueError: another word, NumPy for arrays on a GPU, or CUDA where there is none.
+    """
     if not isinstance(backend, str) or backend not in ("auto", "cuda", "numpy"):
         raise ValueError(f"backend = {backend!r} is not known: use 'auto', 'cuda' or 'numpy'.")
     on_gpu = arrays.on_gpu(q)

@@ -71,7 +71,9 @@ class DecodeProblem:
             softmax_scale=self.softmax_scale, nheads_kv=self.nheads_kv,
         )  # fmt: skip
         self._put("softmax_scale", like.scale)
-        self._put("window", checked_window(self.window))
+        window = checked_window(self.window)
+        # Without a left side nothing is bounded: no row sees what comes after it anyway.
+        self._put("window", None if window is None or window[0] is None else window)
         remedy = "Give the cache more room, or append fewer tokens."
         of_new = ("seqlen_new", self.seqlen_new, 0, self.capacity, remedy)
         self._put("seqlen_new", checked_int(*of_new))

@@ -148,13 +148,13 @@ def check_saved(d_out: Any, q: Any, out: Any, lse: Any) -> None:
                 f"{shape}. {remedy}"
             )
     want = "float64" if dtype_name(q.dtype, HOST_ITEMSIZE) == "float64" else "float32"
-    if (have := _dtype(lse)) != want:
+    if (have := dtype_of(lse)) != want:
         raise ValueError(
             f"lse is {have}, it must be {want}: pass what fa.attention(..., return_lse=True) gave."
         )
 
 
-def _dtype(array: Any) -> str:
+def dtype_of(array: Any) -> str:
     """The name of any dtype, also of one that is no io dtype."""
     return getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
 
@@ -181,7 +181,7 @@ def _over_scores(name: str, array: Any, q: Any, shape: tuple[int, ...], names: s
             f"{name} is {arrays.kind(array)}, q is {arrays.kind(q)}: convert it to q's kind and "
             "device."
         )
-    have = _dtype(array)
+    have = dtype_of(array)
     if name == "bias" and have == "bool":
         raise ValueError("bias is bool: a bias is added to the scores; pass it as mask.")
     if name != "bias" and have != "bool":

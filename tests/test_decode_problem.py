@@ -44,6 +44,12 @@ def test_pages_imply_the_length() -> None:
     assert fewer.describe().endswith("bf16, pages of 64")
 
 
+def test_a_window_without_a_left_side_bounds_nothing() -> None:
+    none, bounded_left = (DecodeProblem(**FIELDS, window=w) for w in ((None, 3), (7, None)))
+    assert (none.window, none.left) == (None, None)
+    assert (bounded_left.window, bounded_left.left) == ((7, None), 7)
+
+
 def test_the_workspace_of_splits() -> None:
     p = DecodeProblem(**FIELDS)
     assert (p.partial_bytes(1), p.partial_bytes(3)) == (0, 3 * 16 * 32 * 129 * 4)

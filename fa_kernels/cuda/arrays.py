@@ -229,6 +229,20 @@ def run_on_gpu(
     return tuple(_from_cupy(inputs[0], result) for result in results)
 
 
+def call_on_gpu(
+    run: Callable[..., tuple[Any, ...]], inputs: Sequence[Any], before: Callable[[], None]
+) -> tuple[Any, ...]:
+    """`run(*inputs)` over CuPy arrays, its results as the kind of the first input.
+
+    Inputs as `run_on_gpu`, whatever is shared with one in place is written in place; None stays
+    None. `before` is called first, on the device and the stream of the call.
+    """
+    with _device_and_stream(inputs[0]):
+        before()
+        results = run(*(None if x is None else _to_cupy(x) for x in inputs))
+    return tuple(_from_cupy(inputs[0], result) for result in results)
+
+
 def prepared(prepare: Callable[..., Any], inputs: Sequence[Any], *rest: Any) -> Any:
     """`prepare(*inputs, *rest)` over arrays that live on the GPU, seen as CuPy's."""
     with _device_and_stream(inputs[0]):
