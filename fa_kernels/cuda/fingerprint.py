@@ -14,19 +14,25 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.plan import IO_BITS, PLANS, LaunchPlan
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
+from fa_kernels.cuda.plan_decode import plan_decode
 from fa_kernels.cuda.plan_mma import MMA_PLANS, default_mma_tiling, plan_flash_mma
 from fa_kernels.cuda.plan_mma_backward import (
     MMA_BACKWARD_PLANS,
     default_mma_backward_tiling,
     plan_flash_mma_backward,
 )
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES
+from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, MMA_HEAD_DIMS, Tiling
 from fa_kernels.units import KIB
 
 _SIZES = (4096, 4096)
-_PLANS = PLANS | MMA_PLANS | BACKWARD_PLANS | MMA_BACKWARD_PLANS
+_PLANS: dict[str, tuple[Callable[..., LaunchPlan], ...]] = {
+    **(PLANS | MMA_PLANS | BACKWARD_PLANS | MMA_BACKWARD_PLANS),
+    DECODE_KERNEL: (plan_decode,),
+}
 #: Default tiles by plan, where they are others than the CUDA-core rungs have.
 _DEFAULTS: dict[Any, Callable[..., Tiling]] = {
     plan_flash_mma: default_mma_tiling,
@@ -49,6 +55,17 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+#: Those of a decoding step.
+_DECODE_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_seqlen": None, "page_size": 16, "max_pages": 512},
+    {"window": (100, 0)},
+    {"seqlen_new": 1},
+    {"seqlen_q": 4},
+    {"nheads_kv": 1},
+)
+
+
 @functools.cache
 def plan_fingerprint(kernel: str) -> str:
     """First 16 hex digits of a hash over what `kernel` is compiled with at points of the grid.
@@ -57,10 +74,21 @@ def plan_fingerprint(kernel: str) -> str:
     """
     text = []
     for plan in _PLANS[kernel]:
-        for launched in _launches(plan):
+        launches = _decode_launches if kernel == DECODE_KERNEL else _launches
+        for launched in launches(plan):
             steps = [(s.entry, s.threads, s.smem_bytes) for s in launched.steps]
             text.append(f"{sorted(launched.macros.items())} {steps}")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+def _decode_launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
+    """Decoding steps of one split and of several, with every option alone."""
+    for dtype, head_dim in itertools.product(DTYPES, (20, 63, *MMA_HEAD_DIMS)):
+        step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
+        for fields, num_splits in itertools.product(_DECODE_OPTIONS, (1, 8)):
+            yield plan(replace(step, **fields), num_splits)
+        yield plan(step, 8, aligned=False)
+        yield plan(step, 8, count_traffic=True)
 
 
 def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:

@@ -12,6 +12,8 @@ from typing import Any
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, planned
+from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS, SOURCE
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
@@ -43,6 +45,13 @@ OPTIONS: tuple[dict[str, Any], ...] = (
         "bias_dtype": "float32",
         **_DROPOUT,
     },
+)
+#: Options of a decoding step: pages, a window, new tokens, more rows than one tile has.
+_DECODE_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"max_seqlen": None, "page_size": 64, "max_pages": 128},
+    {"window": (100, 0)},
+    {"seqlen_new": 1},
+    {"seqlen_q": 4},
 )
 #: The one kernel whose timed builds may spill, and how many bytes, stores and loads together.
 #: There dk and dv take 128 of a thread's 255 registers for the whole loop, and ptxas puts values
@@ -92,6 +101,21 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
         for dtype, arch in itertools.product(variant.dtypes, archs):
             problem = AttentionProblem(1, 512, 4096, 4096, head_dim, dtype)
             yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
+    archs = architectures(DECODE_KERNEL)
+    for arch, head_dim, dtype in itertools.product(archs, HEAD_DIMS, DTYPES):
+        yield from ((plan, arch) for plan in _decode_plans(head_dim, dtype, every=arch == 90))
+
+
+def _decode_plans(head_dim: int, dtype: str, every: bool) -> Iterator[LaunchPlan]:
+    """A decoding step of one split and of several; `every`: also its options, and more rows."""
+    step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
+    for num_splits in (1, 8):
+        yield planned(step, num_splits)
+        for fields in _DECODE_OPTIONS if every else ():
+            yield planned(replace(step, **fields), num_splits)
+    if every:
+        yield planned(step, 8, count_traffic=True)
+        yield planned(step, 8, aligned=False)
 
 
 def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:
@@ -171,6 +195,7 @@ def compile_all(verbose: bool = False) -> int:
     """Compile everything and print what failed; the number of failures."""
     listed = {variant.kernel for variant in VARIANTS.values()}
     listed |= {v.backward.kernel for v in VARIANTS.values() if v.backward is not None}
+    listed.add(DECODE_KERNEL)
     orphans = [name for name in kernel_names() if name not in listed]
     failures = [f"{name}.cu belongs to no variant" for name in orphans]
     failures += ceiling_faults()

@@ -18,6 +18,7 @@ from fa_kernels.cuda.launch import smem_limit_bytes
 from fa_kernels.measure.cases import Case, can_run, make_inputs, suited
 from fa_kernels.measure.option_cases import PACKED, make_extras
 from fa_kernels.measure.verify_backward import DEFAULT, tiling_of
+from fa_kernels.measure.verify_decode import launch_small_decode_cases
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -59,7 +60,8 @@ def small_cases() -> Iterator[Case]:
 
 
 def launch_small_cases() -> int:
-    """Launch forward and backward of every variant on `small_cases`; how many launches of ours.
+    """Launch forward and backward of every variant on `small_cases`, then decoding steps; how many
+    launches of ours.
 
     Called in the process that a tool watches: results are looked at on the host, where they must
     be finite, and so that every launch has ended.
@@ -69,7 +71,7 @@ def launch_small_cases() -> int:
         for variant in VARIANTS.values():
             if can_run(variant, case):
                 launches += _launch(variant, suited(variant, case))
-    return launches
+    return launches + launch_small_decode_cases()
 
 
 def _launch(variant: Variant, case: Case) -> int:

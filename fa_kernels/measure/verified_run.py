@@ -15,12 +15,14 @@ from pathlib import Path
 from fa_kernels.cuda.compile import kernel_hash
 from fa_kernels.cuda.fingerprint import plan_fingerprint
 from fa_kernels.cuda.launch import gpu_name
+from fa_kernels.cuda.run_decode import DECODE_KERNEL
 from fa_kernels.cuda.verified import VERIFIED_DIR, kernel_status, read_verified
 from fa_kernels.measure import memory
 from fa_kernels.measure.about import current_arch, describe_run
 from fa_kernels.measure.tally import OutOfTime, Share, Tally
 from fa_kernels.measure.verify import verify_forward
 from fa_kernels.measure.verify_backward import verify_backward
+from fa_kernels.measure.verify_decode import DECODE, verify_decode
 from fa_kernels.units import GIB
 from fa_kernels.variants import VARIANTS
 
@@ -31,16 +33,20 @@ PROCESS_BYTES = 24 * GIB
 def kernels_of(names: Sequence[str], only_unverified: bool = False) -> list[str]:
     """Kernels of the named variants, forward and backward, in rung order; of all if none is named.
 
+    "decode_split_kv", which is no variant of attention, has its kernel, too.
+
     `only_unverified`: without those whose record on this GPU's architecture holds.
 
     Raises:
         ValueError: a name that is no variant's; the message lists those there are.
     """
-    unknown = [name for name in names if name not in VARIANTS]
+    known = [*VARIANTS, DECODE]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"variants {unknown} are not known: name any of {', '.join(VARIANTS)}.")
-    chosen = [VARIANTS[name] for name in names or VARIANTS]
-    kernels = {variant.kernel for variant in chosen}
+        raise ValueError(f"variants {unknown} are not known: name any of {', '.join(known)}.")
+    chosen = [VARIANTS[name] for name in names or VARIANTS if name != DECODE]
+    kernels = {DECODE_KERNEL} if DECODE in (names or known) else set()
+    kernels |= {variant.kernel for variant in chosen}
     kernels |= {variant.backward.kernel for variant in chosen if variant.backward is not None}
     if only_unverified:
         arch = current_arch()
@@ -106,6 +112,9 @@ def verify(
 
 
 def _verify_share(kernel: str, share: Share, tally: Tally, threads: int) -> None:
+    if kernel == DECODE_KERNEL:
+        verify_decode(kernel, share, tally, threads)
+        return
     forward = any(variant.kernel == kernel for variant in VARIANTS.values())
     (verify_forward if forward else verify_backward)(kernel, share, tally, threads)
 
