@@ -12,7 +12,7 @@ from typing import Any
 #: Options of `measure` that choose a grid, as `sweep.Grid` calls them.
 GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib", "peers")
 #: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
-SPECIAL_KINDS = ("backward", "speed", "training", "ceilings", "numerics", "paper")
+SPECIAL_KINDS = ("backward", "speed", "training", "ceilings", "numerics", "paper", "decode")
 
 #: Those of them that `measure --speed` takes, too.
 SPEED_OPTIONS = ("seqlens", "head_dims", "dtypes", "peers")
@@ -65,9 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--pass", dest="passes", nargs="+", choices=("fwd", "bwd"), help="with --speed: of these"
     )
-    measure.add_argument(
-        "--training", action="store_true", help="training steps of GPT-2 small instead"
-    )
+    measure.add_argument("--training", action="store_true", help="steps of GPT-2 small instead")
+    measure.add_argument("--decode", action="store_true", help="steps over a KV cache instead")
     measure.add_argument(
         "--ceilings", action="store_true", help="what this GPU reaches, unit by unit, instead"
     )
@@ -284,6 +283,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         _refuse_without_gpu("measure")
     from fa_kernels.measure.backward_run import record_backward
     from fa_kernels.measure.ceilings_run import record_ceilings
+    from fa_kernels.measure.decode_run import record_decode
     from fa_kernels.measure.numerics import record_numerics
     from fa_kernels.measure.paper_run import record_paper
     from fa_kernels.measure.special_run import refuse_other_kind
@@ -297,6 +297,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "ceilings": record_ceilings,
         "numerics": record_numerics,
         "paper": record_paper,
+        "decode": record_decode,
     }
     record = recorders[kind]
     root = args.out or records.MEASURED_DIR

@@ -83,6 +83,8 @@ def _sdpa(backend_name: str) -> Forward:
         options: dict[str, Any] = {"is_causal": problem.causal is not None, "scale": problem.scale}
         if problem.dropout_p:
             options["dropout_p"] = problem.dropout_p
+        if problem.group > 1:
+            options["enable_gqa"] = True
 
         def call(q: Any, k: Any, v: Any) -> Any:
             with sdpa_kernel([backend]):

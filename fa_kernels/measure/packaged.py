@@ -59,10 +59,31 @@ def _flex_mask(problem: AttentionProblem, device: Any) -> Any:
 
 def fa3_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
     """FlashAttention-3 of the package fa3-fwd."""
+    _let_fa3_find_its_flags()
+    return _flash_attn_func("fa3_fwd_interface", problem)
+
+
+def _let_fa3_find_its_flags() -> None:
     # It was built under another name, but still looks for its build flags under the old one.
     config = importlib.import_module("fa3_fwd_config")
     sys.modules.setdefault("flash_attn_config", config)
-    return _flash_attn_func("fa3_fwd_interface", problem)
+
+
+def fa3_decode_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
+    """FlashAttention-3's function for caches, which chooses its own number of splits."""
+    import torch
+
+    _let_fa3_find_its_flags()
+    func = importlib.import_module("fa3_fwd_interface").flash_attn_with_kvcache
+    lengths = torch.full((problem.batch,), problem.seqlen_k, dtype=torch.int32, device=device)
+    options: dict[str, Any] = {"softmax_scale": problem.scale, "num_splits": 0}
+    options |= {"causal": problem.causal is not None, "cache_seqlens": lengths}
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        out = func(*(x.transpose(1, 2) for x in (q, k, v)), **options)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return call
 
 
 def fa4_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:

@@ -126,8 +126,7 @@ def random_inputs(problem: AttentionProblem, seed: int = 0) -> list[Any]:
     import cupy
 
     rng = cupy.random.default_rng(seed)
-    rows = (problem.seqlen_q, problem.seqlen_k, problem.seqlen_k)
-    shapes = [(problem.batch, problem.nheads, n, problem.head_dim) for n in rows]
+    shapes = (problem.q_shape, problem.kv_shape, problem.kv_shape)
     return [
         rng.standard_normal(s, dtype=np.float32).astype(io_dtype(problem.dtype)) for s in shapes
     ]

@@ -63,7 +63,7 @@ UNITS = {
 #: were asked for, and what was timed with a warm L2.
 RUN_KINDS = (
     "grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper",
-    "peers", "grid-warm", "speed-warm", "peers-warm",
+    "peers", "grid-warm", "speed-warm", "peers-warm", "decode",
 )  # fmt: skip
 #: `provider` of our own kernels.
 OURS = "fa_kernels"

@@ -13,6 +13,8 @@ import pytest
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.check import Truth
+from fa_kernels.measure.packaged import fa3_decode_forward
+from fa_kernels.measure.torch_tensors import prepare_with
 from fa_kernels.problem import AttentionProblem
 from tests.reference.problems import MASKS, random_inputs
 
@@ -116,6 +118,24 @@ def test_a_causal_mask_that_packages_align_otherwise_is_refused(name: str) -> No
     problem = AttentionProblem(1, 1, 8, 9, 32, "float32", "top_left")
     with pytest.raises(NotImplementedError, match="is bottom_right: compare square problems"):
         checked(problem, name)
+
+
+def test_fa3_has_a_function_for_caches(package: dict[str, Any]) -> None:
+    """Whose lengths lie on the GPU, and which is asked to choose its own number of splits."""
+    module = sys.modules["fa3_fwd_interface"]
+
+    def with_kvcache(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        package.update(options)
+        return module.__dict__["flash_attn_func"](q, k, v, options["softmax_scale"])
+
+    module.__dict__["flash_attn_with_kvcache"] = with_kvcache
+    problem = AttentionProblem(2, 3, 1, 47, 32, "float32")
+    inputs = random_inputs(problem, "float32")
+    out = prepare_with(fa3_decode_forward)(*inputs, problem)()
+    assert Truth(inputs, problem, xp=np).check(out).ok
+    assert package["cache_seqlens"].tolist() == [47, 47]
+    assert (package["num_splits"], package["causal"]) == (0, False)
+    assert package["config"] is sys.modules["fa3_fwd_config"]
 
 
 @pytest.mark.usefixtures("package")

@@ -156,8 +156,8 @@ def test_no_point_of_the_grid_is_missing_without_a_word(run: Run) -> None:
 def test_no_point_is_recorded_twice(run: Run) -> None:
     keys = [
         (r.provider, r.variant, r.dtype, r.head_dim, r.seqlen_q, r.seqlen_k, r.causal, r.block_m,
-         r.block_n, r.pass_, r.metric, r.batch, r.nheads, r.block_mask, r.density, r.dropout_p,
-         r.inputs,
+         r.block_n, r.pass_, r.metric, r.batch, r.nheads, r.nheads_kv, r.block_mask,
+         r.density, r.dropout_p, r.inputs,
          r.detail if r.metric == "launch_us" else "")  # of which arrays, by which function
         for r in run.rows
     ]  # fmt: skip
