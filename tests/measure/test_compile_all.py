@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import CompileReport, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, MIN_ARCH
 from fa_kernels.measure import compile_all as subject
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS
 from fa_kernels.measure.compile_all import (
@@ -125,7 +127,10 @@ def test_every_kernel_is_compiled_for_every_architecture_of_its_header() -> None
 
 
 def takers(kernel: str) -> tuple[tuple[str, ...], int]:
-    """The dtypes and the oldest GPU of the variant that a kernel is of, forward or backward."""
+    """The dtypes and the oldest GPU of the variant that a kernel is of, forward or backward, or of
+    the decoding kernel."""
+    if kernel == DECODE_KERNEL:
+        return DTYPES, MIN_ARCH
     (of,) = [v for v in RUNGS.values()
              if kernel in (v.kernel, v.backward.kernel if v.backward else "")]  # fmt: skip
     return of.dtypes, of.min_arch
@@ -133,7 +138,8 @@ def takers(kernel: str) -> tuple[tuple[str, ...], int]:
 
 def is_plain(plan: LaunchPlan) -> bool:
     """What is launched by default: no counters, no trace, no option."""
-    options = ("COUNT_TRAFFIC", "TRACE", "BLOCK_SPARSE", "WINDOW", "MASK", "DROPOUT", "PACKED")
+    options = ("COUNT_TRAFFIC", "TRACE", "BLOCK_SPARSE", "WINDOW", "MASK", "DROPOUT", "PACKED",
+               "PAGED")  # fmt: skip
     return not any(plan.macros.get(name, 0) for name in options)
 
 
@@ -143,7 +149,23 @@ def is_control(plan: LaunchPlan) -> bool:
     return bool(o_io or plan.macros.get("ONE_BLOCK_PER_HEAD", 0))
 
 
-@pytest.mark.parametrize("kernel", kernel_names())
+def test_every_option_of_a_decoding_step_is_compiled() -> None:
+    """For an H200 with one split and with several; elsewhere the step alone."""
+    mine = [(plan, arch) for plan, arch in jobs() if plan.kernel == DECODE_KERNEL]
+    assert {arch for _, arch in mine} == {arch for arch in ARCHS if arch >= MIN_ARCH}
+    assert all(is_plain(plan) for plan, arch in mine if arch != 90)
+    on_h200 = [plan for plan, arch in mine if arch == 90]
+    for dtype, head_dim in itertools.product(DTYPES, (64, 128)):
+        of = [p for p in on_h200 if (p.macros["IO_BITS"], p.macros["IO_BF16"]) == BUILDS[dtype]]
+        of = [p for p in of if p.macros["HEAD_DIM"] == head_dim]
+        for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED"):
+            assert {plan.macros[name] for plan in of} == {0, 1}
+        assert len({plan.macros["ROWS"] for plan in of}) == 2
+        steps = {step.entry for plan in of for step in plan.steps}
+        assert steps == {"decode_append", "decode_split_kv", "decode_merge"}
+
+
+@pytest.mark.parametrize("kernel", [name for name in kernel_names() if name != DECODE_KERNEL])
 def test_every_hook_is_compiled_alone_and_with_the_others(kernel: str) -> None:
     mine = [plan.macros for plan, arch in jobs() if plan.kernel == kernel and arch == 90]
     hooks = ("WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED")
