@@ -12,7 +12,7 @@ import pytest
 import fa_kernels as fa
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.launch import available
-from fa_kernels.cuda.run_decode import planned, run_decode
+from fa_kernels.cuda.run_decode import block_rows, run_decode
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure.check import EPS
 from fa_kernels.traffic.decode_model import launched_decode
@@ -206,6 +206,6 @@ def test_counters_are_the_model(problem: DecodeProblem, num_splits: int) -> None
     arrays = (given.pop(name) for name in ("q", "k_cache", "v_cache", "cache_seqlens"))
     q, k, v, lengths = arrays
     counted = run_decode(q, k, v, lengths, problem, num_splits, count_traffic=True, **given)[2]
-    rows = planned(problem, num_splits).macros["ROWS"]
+    rows = block_rows(problem, num_splits)
     assert counted is not None
     assert launched_decode(problem, TOTALS, num_splits, rows).same_as(counted)

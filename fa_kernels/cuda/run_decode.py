@@ -16,6 +16,7 @@ from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.plan_decode import default_splits, plan_decode
 from fa_kernels.cuda.run import new_counters, read_counters
 from fa_kernels.decode_problem import DecodeProblem
+from fa_kernels.traffic.decode_model import append_chunks
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.units import capacity
 
@@ -70,6 +71,11 @@ def planned(
 ) -> LaunchPlan:
     """`plan_decode`, once for a problem: a step of generation repeats the one before."""
     return plan_decode(problem, num_splits, aligned=aligned, count_traffic=count_traffic)
+
+
+def block_rows(problem: DecodeProblem, num_splits: int) -> int:
+    """Query rows of one block, which share its keys: what the traffic model wants to know."""
+    return int(planned(problem, num_splits).macros["GROUP_ROWS"])
 
 
 def chosen_splits(problem: DecodeProblem) -> int:
@@ -195,7 +201,7 @@ def run_decode(
     window = _window(problem) if plan.macros["WINDOW"] else ()
     of_step: dict[str, Callable[[], Sequence[Any]]] = {
         "decode_append": lambda: (
-            *with_strides(*new), *caches, lengths,
+            *with_strides(*new), *caches, lengths, np.int64(append_chunks(problem)),
             *map(np.int32, (problem.nheads_kv, problem.seqlen_new, problem.capacity)), *pages,
         ),
         "decode_split_kv": lambda: (
@@ -205,7 +211,8 @@ def run_decode(
         ),
         "decode_merge": lambda: (
             partial_out, partial_lse, *with_strides(out), lse,
-            *map(np.int32, (problem.nheads, problem.seqlen_q, num_splits)),
+            np.int32(problem.nheads), np.int32(problem.seqlen_q),
+            np.int64(problem.batch * problem.nheads * problem.seqlen_q), np.int32(num_splits),
         ),
     }  # fmt: skip
     for step in plan.steps:

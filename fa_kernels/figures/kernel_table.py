@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fa_kernels.cuda.run_decode import DECODE_KERNEL
 from fa_kernels.cuda.verified import kernel_status
+from fa_kernels.decode_problem import TILE_KEYS
 from fa_kernels.device import Device
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
@@ -74,6 +76,7 @@ def kernel_table(run: Run, sheet: Device, speed: Run | None = None) -> str:
         source = speed if speed is not None and v.name in elsewhere else run
         status = kernel_status(v.kernel, sheet.arch)
         rows.append(_cells(source, OURS, v.name, _what(v), status, sheet))
+    rows.append(_decoding(sheet))
     peers = [BASELINES[name] for name in GRID_PEERS]
     rows += [_cells(run, b.provider, b.variant, b.summary, "", sheet) for b in peers]
     header = ["kernel", "what it does", "tile", "time", "TFLOP/s", "peak", "HBM, counted"]
@@ -83,7 +86,15 @@ def kernel_table(run: Run, sheet: Device, speed: Run | None = None) -> str:
     if speed is not None and elsewhere:
         kernels = ", ".join(f"`{RUNGS[name].kernel}`" for name in elsewhere)
         caption += f", the peers too; {kernels}: another run on such a GPU, `{speed.run_id}`"
+    caption += f". `{DECODE_KERNEL}` attends a KV cache, which is another call"
     return "\n".join([*_markdown(header, rows), "", f"{caption}."])
+
+
+def _decoding(sheet: Device) -> list[str]:
+    """The row of the decoding kernel, which has no place at the table's point."""
+    what = "few query rows against a KV cache, also in pages, its keys split over the GPU"
+    cells = [f"`{DECODE_KERNEL}`", f"{what} (Flash-Decoding)", f"{TILE_KEYS} keys"]
+    return [*cells, "", "", "", "", kernel_status(DECODE_KERNEL, sheet.arch)]
 
 
 def _what(variant: Variant) -> str:

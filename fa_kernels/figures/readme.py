@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.device import Device, device, list_devices
+from fa_kernels.figures.decode_speed import decode_run_on, decoding
 from fa_kernels.figures.export import save
 from fa_kernels.figures.how_fast import how_fast
 from fa_kernels.figures.kernel_table import POINT, kernel_table
@@ -64,9 +65,10 @@ def generated(run: Run, sheet: Device) -> dict[str, str]:
     backward = RecordedSpeed.on(sheet, pass_="bwd")
     table = kernel_table(run, sheet, speed.run)
     training = RecordedTraining.on(sheet)
+    fast = how_fast(speed, backward, training, peers_runs(sheet))
     return {
         "kernel table": table,
-        "how fast": how_fast(speed, backward, training, peers_runs(sheet)),
+        "how fast": "\n\n".join(filter(None, (fast, decoding(decode_run_on(sheet))))),
     }
 
 

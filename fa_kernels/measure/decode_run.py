@@ -14,6 +14,7 @@ from fa_kernels.cuda.launch import load_in_parallel, refuse_old_gpu
 from fa_kernels.cuda.run_decode import (
     DECODE_KERNEL,
     MIN_ARCH,
+    block_rows,
     chosen_splits,
     planned,
     run_decode,
@@ -262,7 +263,7 @@ def _counted(ours: Ours, q: Any, k: Any, v: Any, p: AttentionProblem) -> Traffic
     k, v, lengths, options = _arguments(ours, k, v, p)
     step, splits = ours.problem(p), ours.splits(p)
     counted = run_decode(q, k, v, lengths, step, splits, count_traffic=True, **options)[2]
-    rows = planned(step, splits).macros["ROWS"]
+    rows = block_rows(step, splits)
     model = launched_decode(step, [p.seqlen_k] * p.batch, splits, rows)
     if counted is None or not model.same_as(counted):
         raise RuntimeError(f"{step.describe()}: counters {counted} differ from the model {model}")

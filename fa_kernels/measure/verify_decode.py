@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
-from fa_kernels.cuda.run_decode import DTYPES, planned, run_decode
+from fa_kernels.cuda.run_decode import DTYPES, block_rows, planned, run_decode
 from fa_kernels.measure import memory
 from fa_kernels.measure.check import Check, Truth
 from fa_kernels.measure.decode_cases import (
@@ -56,7 +56,7 @@ def decode_case_faults(case: DecodeCase, inputs: DecodeInputs, tally: Tally) -> 
             faults.append(f"the cache of {name} does not hold its old and its new tokens")
     if not bool((again == out).all()):
         faults.append("the output changes when the counters are compiled in")
-    rows = planned(p, case.num_splits).macros["ROWS"]
+    rows = block_rows(p, case.num_splits)
     model = launched_decode(p, case.totals, case.num_splits, rows)
     if counted is None or not model.same_as(counted):
         faults.append(f"counters {counted} differ from the model {model}")

@@ -78,11 +78,19 @@ def append(
         for i in range(problem.seqlen_new):
             position = cache_seqlens[b] + i
             k, v = cache.k, cache.v
-            if cache.pages is not None:  # where a token goes is, like a length, not counted
-                page = cache.pages[position // k.shape[-2]]
+            if cache.pages is not None:
+                # The GPU moves a row in pieces of 16 bytes, by threads that look for themselves.
+                looks = (problem.nheads_kv, chunks_of_row(problem))
+                of_token = cache.pages[position // k.shape[-2]]
+                page = int(hbm.fetch("mask", np.broadcast_to(of_token, looks))[0, 0])
                 k, v, position = k[page], v[page], position % k.shape[-2]
             for name, to, new in (("k", k, k_new), ("v", v, v_new)):
                 hbm.store(name, to[:, position], hbm.fetch(name, new[b, :, i]))
+
+
+def chunks_of_row(problem: DecodeProblem) -> int:
+    """Pieces of 16 bytes, the last perhaps shorter, in a row of head_dim elements."""
+    return -(-problem.head_dim * problem.itemsize // 16)
 
 
 def flash_decode(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fa_kernels.decode_problem import TILE_KEYS, DecodeProblem, lowest_key, split_tiles
-from fa_kernels.reference.decode import append, flash_decode
+from fa_kernels.reference.decode import append, chunks_of_row, flash_decode
 from fa_kernels.traffic.counter import CountingHbm, countable
 from fa_kernels.traffic.model import Traffic
 
@@ -24,7 +24,8 @@ def launched_decode(
     k and v: every key from the first tile that a row attends to the last key, once per block of
     rows; with an append also the new tokens, read and written. q: once per split that has a tile.
     "out" and "lse" with their partial ones, of which out is moved only for rows that saw a key.
-    "mask": a page number (4 bytes) per tile and block of rows.
+    "mask": a page number (4 bytes) per tile and block of rows, and for each 16 bytes that an append
+    moves, which threads do that look for themselves.
 
     Args:
         totals: tokens of each sequence, new ones included.
@@ -53,12 +54,19 @@ def _of_sequence(problem: DecodeProblem, total: int, num_splits: int, block_rows
     written |= {"out": heads * p.rows * row_bytes, "lse": heads * p.rows * _WORD}
     if p.paged:
         read["mask"] = heads * blocks * sum(tiles) * _WORD
+        read["mask"] += append_chunks(p) // p.batch * _WORD
     if num_splits > 1:
         out = heads * seen_rows(p, total, splits) * p.head_dim * _WORD
         lse = heads * p.rows * num_splits * _WORD
         read |= {"out": out, "lse": lse}
         written = written | {"out": written["out"] + out, "lse": written["lse"] + lse}
     return Traffic(read, written)
+
+
+def append_chunks(problem: DecodeProblem) -> int:
+    """Threads that append: one for each 16 bytes of a row of k_new, and the same of v_new."""
+    p = problem
+    return p.batch * p.nheads_kv * p.seqlen_new * chunks_of_row(p)
 
 
 def seen_rows(problem: DecodeProblem, total: int, splits: Sequence[tuple[int, int]]) -> int:

@@ -196,9 +196,10 @@ def _add(totals: np.ndarray | None, hbm: CountingHbm) -> None:
 
 
 def _append(plan: Any, args: list[Any]) -> None:
-    names = ("k_new*", "v_new*", "k*", "v*", "lengths", "nheads_kv", "seqlen_new", "capacity")
-    a = _finish(plan, args, _take(args, *names))
+    names = ("k_new*", "v_new*", "k*", "v*", "lengths", "chunks", "nheads_kv", "seqlen_new")
+    a = _finish(plan, args, _take(args, *names, "capacity"))
     batch, heads, new, head_dim = a["k_new"].shape
+    assert a["chunks"] == batch * heads * new * -(-head_dim // 8)
     assert (heads, new) == (a["nheads_kv"], a["seqlen_new"])
     problem = _problem((batch, heads, 1, head_dim), a["k"], new, a)
     rest = (problem, a.get("block_table"))
@@ -222,7 +223,7 @@ def _split_kv(plan: Any, args: list[Any]) -> None:
     hbm = CountingHbm()
     out, lse = flash_decode(
         a["q"], a["k"], a["v"], totals, problem, a["num_splits"], hbm=hbm,
-        block_table=a.get("block_table"), block_rows=plan.macros["ROWS"],
+        block_table=a.get("block_table"), block_rows=plan.macros["GROUP_ROWS"],
     )  # fmt: skip
     _add(a["totals"], hbm)  # with what the merge moves
     if a["num_splits"] == 1:
@@ -234,8 +235,9 @@ def _split_kv(plan: Any, args: list[Any]) -> None:
 
 
 def _merge(plan: Any, args: list[Any]) -> None:
-    names = ("partial_out", "partial_lse", "out*", "lse", "nheads", "seqlen_q", "num_splits")
-    a = _take(args, *names)
+    names = ("partial_out", "partial_lse", "out*", "lse", "nheads", "seqlen_q", "rows")
+    a = _take(args, *names, "num_splits")
+    assert a["rows"] == a["lse"].size
     assert len(a["partial_lse"]) == a["num_splits"]
     a["out"][...], a["lse"][...] = merge(a["partial_out"], a["partial_lse"])
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from fa_kernels.cuda.compile import KERNEL_DIR
 
-#: Parameters that an option adds: the header that defines them and the macro that chooses. Of the
-#: definitions in that header the first belongs to 1, the next to 2; the macro is 0 when off.
+#: Parameters that an option adds: the file that defines them and the macro that chooses. Of the
+#: definitions in that file the first belongs to 1, the next to 2; the macro is 0 when off.
 OPTIONAL = {
     "BLOCK_MASK_PARAMS": ("block_mask.cuh", "BLOCK_SPARSE"),
     "TRACE_PARAMS": ("trace.cuh", "TRACE"),
@@ -17,6 +17,8 @@ OPTIONAL = {
     "BIAS_PARAMS": ("score.cuh", "BIAS"),
     "DROPOUT_PARAMS": ("score.cuh", "DROPOUT"),
     "PACKED_PARAMS": ("score.cuh", "PACKED"),
+    "PAGE_PARAMS": ("07_decode_split_kv.cu", "PAGED"),
+    "WINDOW_PARAMS": ("07_decode_split_kv.cu", "WINDOW"),
 }
 #: Which stands for others, and with a block mask for one parameter more.
 QUEUE = "QUEUE_PARAMS"

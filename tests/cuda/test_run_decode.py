@@ -13,6 +13,7 @@ from fa_kernels.cuda.run_decode import run_decode
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.traffic.decode_model import launched_decode
 from tests.cuda.fake_decode import Gpu, install, on_gpu
+from tests.cuda.signatures import parameters
 from tests.decode_steps import Step, formula, make
 
 PLAIN = DecodeProblem(2, 4, 2, 3, 2, 48, 16, "float16")
@@ -51,9 +52,30 @@ def test_arguments_are_what_the_kernels_take(gpu: Gpu, name: str, num_splits: in
     assert gpu.entries == entries + ["decode_merge"] * (num_splits > 1)
 
 
+TYPES: dict[str, Any] = {"int": np.int32, "i64": np.int64, "float": np.float32}
+ELEMENTS = {"float*": "float32", "int*": "int32", "io_t*": "float16", "u64*": "uint64"}
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_arguments_are_those_of_the_source(gpu: Gpu, name: str, num_splits: int) -> None:
+    """Their number, widths and kinds; of arrays the dtype."""
+    run(make(PROBLEMS[name], TOTALS), num_splits, count_traffic=True)
+    for plan, step, args in gpu.launches:
+        declared = parameters(plan.kernel, step.entry, plan.macros)
+        assert len(args) == len(declared), declared
+        for (kind, parameter), arg in zip(declared, args, strict=True):
+            if kind in TYPES:
+                assert type(arg) is TYPES[kind], parameter
+            elif kind == "Strides":
+                assert arg.dtype.names == ("batch", "head", "row"), parameter
+            else:
+                assert arg.dtype.name == ELEMENTS[kind], parameter
+
+
 def test_counters_are_the_last_argument_of_every_launch(gpu: Gpu) -> None:
     _, _, counted = run(make(PLAIN, TOTALS), 2, count_traffic=True)
-    rows = gpu.launches[0][0].macros["ROWS"]
+    rows = subject.block_rows(PLAIN, 2)
     assert counted is not None and counted.same_as(launched_decode(PLAIN, TOTALS, 2, rows))
     (totals,) = {id(args[-1]): args[-1] for _, _, args in gpu.launches}.values()
     assert totals.dtype == np.uint64 and len(gpu.launches) == 3

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from fa_kernels.cuda.run_decode import DECODE_KERNEL
+from fa_kernels.cuda.verified import kernel_status
 from fa_kernels.device import device
 from fa_kernels.figures.how_fast import how_fast
 from fa_kernels.figures.kernel_table import kernel_table
@@ -88,7 +90,14 @@ def test_what_the_speed_run_timed_is_from_there(run: Run, speed: Run) -> None:
                         head_dim=64, causal="none", status="ok")  # fmt: skip
     least = min(row.median for row in rows if row.median)
     assert f"| {least:.3g} ms |" in row_of(both, "05_flash_mma")
-    assert both.splitlines()[-1].endswith(f"`{speed.run_id}`.")
+    assert f"`{speed.run_id}`. `{DECODE_KERNEL}` attends" in both.splitlines()[-1]
+
+
+def test_the_decoding_kernel_has_a_row_without_a_time(run: Run) -> None:
+    sheet = sheet_of(run)
+    cells = row_of(kernel_table(run, sheet), DECODE_KERNEL).split(" | ")
+    assert cells[2:7] == ["16 keys", "", "", "", ""]
+    assert cells[7] == f"{kernel_status(DECODE_KERNEL, sheet.arch)} |"
 
 
 def test_tensor_cores_are_held_against_their_own_peak(run: Run, speed: Run) -> None:

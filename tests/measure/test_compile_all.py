@@ -160,7 +160,7 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
         of = [p for p in of if p.macros["HEAD_DIM"] == head_dim]
         for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED"):
             assert {plan.macros[name] for plan in of} == {0, 1}
-        assert len({plan.macros["ROWS"] for plan in of}) == 2
+        assert len({plan.macros["GROUP_ROWS"] for plan in of}) == 2
         steps = {step.entry for plan in of for step in plan.steps}
         assert steps == {"decode_append", "decode_split_kv", "decode_merge"}
 

@@ -56,6 +56,14 @@ def test_a_page_number_per_tile() -> None:
     assert launched_decode(paged, (1000, 16), 1, 16).of("mask") == 4 * 2 * (63 + 1)
 
 
+def test_an_append_looks_for_its_page_once_for_16_bytes() -> None:
+    paged = replace(LONG, max_seqlen=None, page_size=64, max_pages=16, seqlen_new=3, head_dim=20)
+    with_, without = (
+        launched_decode(replace(paged, seqlen_new=n), (1000, 16), 1, 16).of("mask") for n in (3, 0)
+    )
+    assert with_ - without == 2 * 2 * 3 * 3 * 4  # sequences, heads, tokens, pieces of 40 bytes
+
+
 def test_a_window_bounds_what_is_read() -> None:
     windowed = replace(LONG, window=(100, 0))
     read = launched_decode(windowed, (1000, 50), 3, 16).of("k")
