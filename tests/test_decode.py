@@ -303,7 +303,7 @@ def test_what_the_kernel_does_not_take_is_refused(
     across = on_gpu(step.k.transpose(0, 1, 3, 2).copy()).transpose(0, 1, 3, 2)
     with pytest.raises(ValueError, match="k_cache has a last axis that is not contiguous"):
         fa.decode(step.q, across, step.v, 9)
-    monkeypatch.setattr("fa_kernels.cuda.run_decode.smem_limit_bytes", lambda: 8)
+    monkeypatch.setattr("fa_kernels.cuda.decode_call.smem_limit_bytes", lambda: 8)
     with pytest.raises(ValueError, match=r"needs .* of shared memory per block, this GPU allows"):
         fa.decode(step.q, step.k, step.v, 9)
     monkeypatch.setattr(type(gpu.cupy.cuda.Device()), "compute_capability", "75")

@@ -244,9 +244,9 @@ def call_on_gpu(
 
 
 def prepared(prepare: Callable[..., Any], inputs: Sequence[Any], *rest: Any) -> Any:
-    """`prepare(*inputs, *rest)` over arrays that live on the GPU, seen as CuPy's."""
+    """`prepare(*inputs, *rest)` over arrays that live on the GPU, seen as CuPy's; None stays so."""
     with _device_and_stream(inputs[0]):
-        return prepare(*map(_to_cupy, inputs), *rest)
+        return prepare(*(None if x is None else _to_cupy(x) for x in inputs), *rest)
 
 
 @contextlib.contextmanager

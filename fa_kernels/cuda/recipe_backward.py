@@ -100,7 +100,21 @@ class BackwardRecipe:
         Raises:
             MemoryError: neither library's pool has room for them and the workspace.
         """
-        cupy, q = self._cupy, inputs[1]
+        made = self.launched(inputs, inputs[1], seed)
+        # swapaxes is torch's and CuPy's word for it.
+        dq, dk, dv = (
+            x.swapaxes(1, 2) if by_rows else x
+            for x, by_rows in zip(made, self._by_rows, strict=False)
+        )
+        return dq, dk, dv
+
+    def launched(self, inputs: Sequence[Any], q: Any, seed: int | None = None) -> list[Any]:
+        """What was made, after all launches: arrays of the library and the dtype of q, or fp32.
+
+        Raises:
+            MemoryError: neither library's pool has room for them.
+        """
+        cupy = self._cupy
         if type(q) is cupy.ndarray:
             made = [cupy.ndarray(shape, dtype) for shape, dtype in self._made]
             stream = cupy.cuda.get_current_stream().ptr
@@ -130,12 +144,7 @@ class BackwardRecipe:
                     self._clear(at[what], 0, then, stream)
                 else:
                     self._launch(*what, stream, then, 0)
-        # swapaxes is torch's and CuPy's word for it.
-        dq, dk, dv = (
-            x.swapaxes(1, 2) if by_rows else x
-            for x, by_rows in zip(made, self._by_rows, strict=False)
-        )
-        return dq, dk, dv
+        return made
 
 
 def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda import arrays
 from fa_kernels.cuda.arguments import rows_aligned, usable, used_in_place, with_strides
-from fa_kernels.cuda.launch import launch, refuse_old_gpu, smem_limit_bytes
-from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.cuda.launch import launch
+from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.plan_decode import default_splits, plan_decode
+from fa_kernels.cuda.recipe_backward import Record
+from fa_kernels.cuda.recipe_decode import DecodeRecipe
 from fa_kernels.cuda.run import new_counters, read_counters
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.traffic.decode_model import append_chunks
 from fa_kernels.traffic.model import Traffic
-from fa_kernels.units import capacity
 
 DECODE_KERNEL = "07_decode_split_kv"
 #: The oldest GPU it runs on, and its dtypes: it multiplies on tensor cores (mma.sync).
@@ -27,42 +28,6 @@ MIN_ARCH, DTYPES = 80, ("float16", "bfloat16")
 UNBOUNDED = 2**31 - 1
 #: Where arrays begin in a buffer that holds several.
 _ALIGNED = 256
-
-
-class Given(Protocol):
-    """The arrays of a call, as `decode_options.DecodeArrays` has them."""
-
-    @property
-    def q(self) -> Any:
-        """(batch, nheads, seqlen_q, head_dim)."""
-
-    @property
-    def k_cache(self) -> Any:
-        """Contiguous or paged."""
-
-    @property
-    def v_cache(self) -> Any:
-        """As k_cache."""
-
-    @property
-    def k_new(self) -> Any:
-        """None, or (batch, nheads_kv, seqlen_new, head_dim)."""
-
-    @property
-    def v_new(self) -> Any:
-        """As k_new."""
-
-    @property
-    def cache_seqlens(self) -> Any:
-        """int32 (batch,)."""
-
-    @property
-    def same_seqlen(self) -> int | None:
-        """The one length of all, if it was given as a number."""
-
-    @property
-    def block_table(self) -> Any:
-        """None, or int32 (batch, max_pages)."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -92,68 +57,8 @@ def _sms(device_id: int) -> int:
     return int(cupy.cuda.Device(device_id).attributes["MultiProcessorCount"])
 
 
-def refuse_unfit(problem: DecodeProblem, given: Given) -> None:
-    """Raise unless the kernel takes this call on the current GPU; allocates nothing.
-
-    Raises:
-        NotImplementedError: a dtype without tensor cores, or an older GPU.
-        ValueError: caches that would have to be copied, or too little shared memory.
-    """
-    if problem.dtype not in DTYPES:
-        raise NotImplementedError(
-            f"dtype = {problem.dtype}: {DECODE_KERNEL} multiplies on tensor cores and takes "
-            f"{', '.join(DTYPES)}. Cast q and the caches, or use backend='numpy' on host arrays."
-        )
-    for name, cache in (("k_cache", given.k_cache), ("v_cache", given.v_cache)):
-        last = cache.stride(-1) if arrays.library_of(cache) == "torch" else cache.strides[-1]
-        wanted = 1 if arrays.library_of(cache) == "torch" else cache.dtype.itemsize
-        if cache.shape[-1] > 1 and last != wanted and arrays.on_gpu(cache):
-            raise ValueError(
-                f"{name} has a last axis that is not contiguous: copying a cache at every step "
-                "would cost more than the step. Store it with head_dim innermost."
-            )
-    refuse_old_gpu(DECODE_KERNEL, MIN_ARCH)
-    need, limit = planned(problem, 1).smem_bytes, smem_limit_bytes()
-    if need > limit:
-        raise ValueError(
-            f"d = {problem.head_dim}: {DECODE_KERNEL} needs {capacity(need)} of shared memory per "
-            f"block, this GPU allows {capacity(limit)}: use backend='numpy' on host arrays."
-        )
-
-
-def decode_on_gpu(problem: DecodeProblem, given: Given, num_splits: int) -> tuple[Any, Any]:
-    """out and lse of a checked call, of q's kind, on the stream of q's library.
-
-    Raises:
-        ValueError: lengths or pages on the host while a CUDA graph is captured.
-    """
-    # A number needs no array of its own: it is filled in on the GPU.
-    lengths = given.same_seqlen if given.same_seqlen is not None else given.cache_seqlens
-    inputs = [given.q, given.k_cache, given.v_cache, given.k_new, given.v_new, given.block_table]
-    uploads = {"cache_seqlens": lengths, "block_table": given.block_table}
-    inputs += [None if isinstance(lengths, int) else lengths]
-
-    def run(q: Any, k: Any, v: Any, k_new: Any, v_new: Any, table: Any, on_gpu: Any) -> Any:
-        of_lengths = lengths if on_gpu is None else on_gpu
-        rest: dict[str, Any] = {"k_new": k_new, "v_new": v_new, "block_table": table}
-        return run_decode(q, k, v, of_lengths, problem, num_splits, **rest)[:2]
-
-    out, lse = arrays.call_on_gpu(run, inputs, lambda: _refuse_uploads(uploads))
-    return out, lse
-
-
-def _refuse_uploads(uploads: dict[str, Any]) -> None:
-    """A captured graph would copy from memory that is gone when it runs."""
-    arrays_of = {n: x for n, x in uploads.items() if x is not None and not isinstance(x, int)}
-    host = [name for name, array in arrays_of.items() if not arrays.on_gpu(array)]
-    if host and _capturing():
-        raise ValueError(
-            f"{host[0]} lies on the host while a CUDA graph is captured: pass an int32 array on "
-            "the GPU, whose values each replay reads."
-        )
-
-
-def _capturing() -> bool:
+def capturing() -> bool:
+    """True while CuPy's current stream is captured in a CUDA graph."""
     import cupy
 
     return bool(cupy.cuda.get_current_stream().is_capturing())
@@ -185,39 +90,101 @@ def run_decode(
     Raises:
         ValueError: arrays are not what `problem` says.
     """
-    _refuse_mismatch(problem, q, k_cache, v_cache, k_new, v_new, block_table)
-    q = usable("q", q)
-    new = [usable(name, x) for name, x in (("k_new", k_new), ("v_new", v_new)) if x is not None]
-    rooms = _rooms(problem, num_splits, q.dtype, isinstance(cache_seqlens, int))
-    out, lse, partial_out, partial_lse = rooms[:4]
-    lengths = _lengths(cache_seqlens, rooms)
-    aligned = rows_aligned(q, k_cache, v_cache, out, *new)
-    plan = planned(problem, num_splits, aligned, count_traffic)
+    import cupy
+
+    lengths = None if isinstance(cache_seqlens, int) else cache_seqlens
+    _refuse_mismatch(problem, q, k_cache, v_cache, k_new, v_new, block_table, lengths)
+    rooms = _rooms(problem, num_splits, q.dtype, lengths is None)
+    if lengths is None:  # by a kernel, which a graph can hold
+        lengths = rooms.pop()
+        lengths.fill(cache_seqlens)
+    k_new, v_new = (x if x is None else usable("k_new, v_new", x) for x in (k_new, v_new))
+    if block_table is not None and not used_in_place(block_table):
+        block_table = cupy.ascontiguousarray(block_table)
+    arrays_of = _Arrays(
+        usable("q", q), k_cache, v_cache, k_new, v_new, block_table,
+        cupy.ascontiguousarray(lengths), *rooms,
+    )  # fmt: skip
     totals = new_counters() if count_traffic else None
     counters = () if totals is None else (totals,)
-    pages = _pages(problem, block_table)
-    caches = with_strides(k_cache, v_cache)
-    sizes = (problem.nheads, problem.group, problem.seqlen_q, problem.seqlen_new, problem.capacity)
-    window = _window(problem) if plan.macros["WINDOW"] else ()
-    of_step: dict[str, Callable[[], Sequence[Any]]] = {
+    for plan, step, args in _launches(arrays_of, problem, num_splits, count_traffic):
+        launch(plan, step, (*args, *counters))
+    return arrays_of.out, arrays_of.lse, read_counters(totals)
+
+
+def prepare_decode(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k_new: Any,
+    v_new: Any,
+    block_table: Any,
+    cache_seqlens: Any,
+    problem: DecodeProblem,
+    num_splits: int,
+) -> DecodeRecipe | None:
+    """The launches of a repeated call; None where an array would be copied first.
+
+    Arguments as `run_decode`, cache_seqlens an array.
+    """
+    given: tuple[Any, ...] = (q, k_cache, v_cache, k_new, v_new, block_table, cache_seqlens)
+    there = [x for x in given if x is not None]
+    if not all(map(used_in_place, there)):
+        return None
+    _refuse_mismatch(problem, q, k_cache, v_cache, k_new, v_new, block_table, cache_seqlens)
+    given = tuple(None if x is None else x.view() for x in given)  # one twice has two places
+    record = Record([x for x in given if x is not None])
+    rooms = _rooms(problem, num_splits, q.dtype, False, record.empty)
+    for launched in _launches(_Arrays(*given, *rooms), problem, num_splits, False):
+        record.launch(*launched)
+    return DecodeRecipe(record, problem)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """What the launches are given: arrays, or the stand-ins of those to come."""
+
+    q: Any
+    k: Any
+    v: Any
+    k_new: Any
+    v_new: Any
+    block_table: Any
+    lengths: Any
+    out: Any
+    lse: Any
+    partial_out: Any
+    partial_lse: Any
+
+
+def _launches(
+    a: _Arrays, problem: DecodeProblem, num_splits: int, count_traffic: bool
+) -> Iterator[tuple[LaunchPlan, LaunchStep, tuple[Any, ...]]]:
+    """Plan, step and arguments of each launch, without counters."""
+    new = () if a.k_new is None else (a.k_new, a.v_new)
+    aligned = rows_aligned(a.q, a.k, a.v, a.out, *new)
+    plan, p = planned(problem, num_splits, aligned, count_traffic), problem
+    caches, out = with_strides(a.k, a.v), with_strides(a.out)
+    pages = _pages(p, a.block_table)
+    window = _window(p) if plan.macros["WINDOW"] else ()
+    sizes = (p.nheads, p.group, p.seqlen_q, p.seqlen_new, p.capacity, num_splits)
+    rows = np.int64(p.batch * p.nheads * p.seqlen_q)
+    of_step: dict[str, Callable[[], tuple[Any, ...]]] = {
         "decode_append": lambda: (
-            *with_strides(*new), *caches, lengths, np.int64(append_chunks(problem)),
-            *map(np.int32, (problem.nheads_kv, problem.seqlen_new, problem.capacity)), *pages,
+            *with_strides(*new), *caches, a.lengths, np.int64(append_chunks(p)),
+            *map(np.int32, (p.nheads_kv, p.seqlen_new, p.capacity)), *pages,
         ),
         "decode_split_kv": lambda: (
-            *with_strides(q), *caches, *with_strides(out), lse, partial_out, partial_lse, lengths,
-            *map(np.int32, (*sizes, num_splits)), *window,
-            np.float32(problem.scale * math.log2(math.e)), *pages,
+            *with_strides(a.q), *caches, *out, a.lse, a.partial_out, a.partial_lse, a.lengths,
+            *map(np.int32, sizes), *window, np.float32(p.scale * math.log2(math.e)), *pages,
         ),
         "decode_merge": lambda: (
-            partial_out, partial_lse, *with_strides(out), lse,
-            np.int32(problem.nheads), np.int32(problem.seqlen_q),
-            np.int64(problem.batch * problem.nheads * problem.seqlen_q), np.int32(num_splits),
+            a.partial_out, a.partial_lse, *out, a.lse, np.int32(p.nheads), np.int32(p.seqlen_q),
+            rows, np.int32(num_splits),
         ),
     }  # fmt: skip
     for step in plan.steps:
-        launch(plan, step, (*of_step[step.entry](), *counters))
-    return out, lse, read_counters(totals)
+        yield plan, step, of_step[step.entry]()
 
 
 def _window(problem: DecodeProblem) -> tuple[np.int32, ...]:
@@ -230,17 +197,19 @@ def _pages(problem: DecodeProblem, block_table: Any) -> tuple[Any, ...]:
     """What PAGED adds to the arguments."""
     if block_table is None:
         return ()
-    import cupy
-
-    if not used_in_place(block_table):
-        block_table = cupy.ascontiguousarray(block_table)
     stride = block_table.strides[0] // block_table.itemsize
     return block_table, np.int64(stride), np.int32(problem.page_size or 0)
 
 
-def _rooms(problem: DecodeProblem, num_splits: int, dtype: Any, with_lengths: bool) -> list[Any]:
-    """out, lse, partial out and lse (lse in their place for one split) and, if it is to be filled
-    in, the lengths.
+def _rooms(
+    problem: DecodeProblem,
+    num_splits: int,
+    dtype: Any,
+    with_lengths: bool,
+    empty: Callable[..., Any] | None = None,
+) -> list[Any]:
+    """out, lse, partial out and lse (lse in their place for one split) and, if they are to be
+    filled in, the lengths; by `empty`, else on the GPU.
 
     While a CUDA graph is captured they share one buffer, which lives as long as `out` does: the
     workspace of a graph must not be handed to somebody else between its replays.
@@ -256,7 +225,10 @@ def _rooms(problem: DecodeProblem, num_splits: int, dtype: Any, with_lengths: bo
         ]
     if with_lengths:
         wanted.append(((problem.batch,), np.int32))
-    made = _in_one_buffer(wanted) if _capturing() else [cupy.empty(*one) for one in wanted]
+    if empty is None and capturing():
+        made = _in_one_buffer(wanted)
+    else:
+        made = [(empty or cupy.empty)(*one) for one in wanted]
     if num_splits == 1:
         made[2:2] = [made[1], made[1]]  # valid addresses that are not looked at
     return made
@@ -274,18 +246,15 @@ def _in_one_buffer(wanted: Sequence[tuple[tuple[int, ...], Any]]) -> list[Any]:
     ]
 
 
-def _lengths(cache_seqlens: Any, rooms: list[Any]) -> Any:
-    """Lengths on the GPU, contiguous; a number is written by a kernel, which a graph can hold."""
-    if isinstance(cache_seqlens, int):
-        rooms[4].fill(cache_seqlens)
-        return rooms[4]
-    import cupy
-
-    return cupy.ascontiguousarray(cache_seqlens)
-
-
 def _refuse_mismatch(
-    problem: DecodeProblem, q: Any, k: Any, v: Any, k_new: Any, v_new: Any, block_table: Any
+    problem: DecodeProblem,
+    q: Any,
+    k: Any,
+    v: Any,
+    k_new: Any,
+    v_new: Any,
+    block_table: Any,
+    lengths: Any,
 ) -> None:
     """Raise unless arrays are what `problem` says; a kernel would read out of bounds."""
     wanted = {"q": (q, problem.q_shape), "k_cache": (k, problem.cache_shape)}
@@ -299,10 +268,14 @@ def _refuse_mismatch(
                 f"{name} is {found}, the problem says {(problem.dtype, shape)}: make the problem "
                 "from the arrays (fa.decode does)."
             )
-    table = None if block_table is None else (block_table.dtype.name, tuple(block_table.shape))
-    of_table = ("int32", (problem.batch, problem.max_pages)) if problem.paged else None
-    if table != of_table:
-        raise ValueError(
-            f"block_table is {table}, the problem says {of_table}: make the problem from the "
-            "arrays (fa.decode does)."
-        )
+    of_table = (problem.batch, problem.max_pages) if problem.paged else None
+    for name, array, want in (
+        ("block_table", block_table, of_table),
+        ("cache_seqlens", lengths, (problem.batch,) if lengths is not None else None),
+    ):
+        found = None if array is None else (array.dtype.name, tuple(array.shape))
+        if found != (None if want is None else ("int32", want)):
+            raise ValueError(
+                f"{name} is {found}, the problem says int32 {want}: make the problem from the "
+                "arrays (fa.decode does)."
+            )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fa_kernels.cuda import launch, run_decode
+from fa_kernels.cuda import decode_call, launch, recipe_decode, run_decode
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.reference.decode import append, flash_decode, merge
 from fa_kernels.traffic.counter import CountingHbm
@@ -138,7 +138,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(run_decode, "launch", gpu.launch)
     monkeypatch.setattr(launch, "available", lambda: True)
     monkeypatch.setattr("fa_kernels.cuda.arrays.available", lambda: True)
-    monkeypatch.setattr(run_decode, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(decode_call, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(recipe_decode, "key", lambda *given: None)  # what repeats goes elsewhere
     return gpu
 
 

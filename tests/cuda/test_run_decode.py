@@ -143,5 +143,7 @@ def test_arrays_that_are_not_the_problems_are_refused() -> None:
         run(replace(step, q=step.q.astype(np.float32)), 1)
     with pytest.raises(ValueError, match="k_new is None, the problem says"):
         run(replace(step, k_new=None), 1)
-    with pytest.raises(ValueError, match="block_table is .* the problem says None"):
+    with pytest.raises(ValueError, match="block_table is .* the problem says int32 None"):
         run(replace(step, block_table=np.zeros((2, 3), np.int32)), 1)
+    with pytest.raises(ValueError, match=r"cache_seqlens is \('int64', \(2,\)\), .* int32 \(2,\)"):
+        run(step, 1, lengths=on_gpu(np.array([3, 3])))
