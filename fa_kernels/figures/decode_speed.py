@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from fa_kernels.device import Device
-from fa_kernels.measure.decode_run import DecodePoint, points
+from fa_kernels.measure.decode_points import DecodePoint, points
 from fa_kernels.measure.records import OURS, Row, Run, list_runs, load_run
 from fa_kernels.measure.verify_decode import DECODE
 

@@ -137,14 +137,28 @@ def _plans(work: Sequence[AttentionProblem], passes: Sequence[str]) -> Iterator[
             yield from backward_plans(problem, FAST)
 
 
+def host_cost_us(call: Callable[[], Any]) -> timing.Latency:
+    """Host time of a call, in microseconds, as `launch_rows` has it."""
+    import cupy
+
+    for _ in range(20):
+        call()
+    samples = []
+    for _ in range(20):
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        for _ in range(200):
+            call()
+        samples.append((time.perf_counter() - start) / 200 * 1e6)
+    return timing.summarise(samples)
+
+
 def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
     """What a call costs the host, in microseconds, and the first compilation, in seconds.
 
     Host time of 200 calls that are queued one behind another, by their number: median of 20 such
     rounds, each begun with an idle GPU.
     """
-    import cupy
-
     problem = LAUNCH_PROBLEM
     q, k, v = random_inputs(problem)
     calls: dict[tuple[str, str, str], Callable[[], Any]] = {
@@ -162,16 +176,7 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
         )
         calls["torch_flash", "sdpa", "torch tensors, torch's own choice"] = lambda: sdpa(tq, tk, tv)
     for (provider, variant, arrays), call in calls.items():
-        for _ in range(20):
-            call()
-        samples = []
-        for _ in range(20):
-            cupy.cuda.Device().synchronize()
-            start = time.perf_counter()
-            for _ in range(200):
-                call()
-            samples.append((time.perf_counter() - start) / 200 * 1e6)
-        cost = timing.summarise(samples)
+        cost = host_cost_us(call)
         say(f"a call of {provider} {variant} with {arrays}: {cost.median:.1f} us")
         contender = replace(our_contender(VARIANTS["flash_mma"], _tiling(problem), problem),
                             provider=provider, variant=variant, tiling=None)  # fmt: skip

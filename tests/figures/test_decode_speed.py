@@ -10,7 +10,7 @@ import pytest
 from fa_kernels.device import device
 from fa_kernels.figures import decode_speed as subject
 from fa_kernels.figures.decode_speed import decode_run_on, decoding, tb_per_s
-from fa_kernels.measure.decode_run import LAYERS, DecodePoint, points
+from fa_kernels.measure.decode_points import LAYERS, DecodePoint, points
 from fa_kernels.measure.point import Contender, row_of
 from fa_kernels.measure.records import OURS, Row, Run
 

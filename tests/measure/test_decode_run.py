@@ -15,17 +15,8 @@ from fa_kernels import __main__ as cli
 from fa_kernels.cuda import launch
 from fa_kernels.measure import baselines, decode_run, sweep, timing
 from fa_kernels.measure.check import Truth
-from fa_kernels.measure.decode_run import (
-    LAYERS,
-    PAGES,
-    PEERS,
-    SPLITS,
-    DecodePoint,
-    Ours,
-    contenders,
-    in_pages,
-    points,
-)
+from fa_kernels.measure.decode_points import LAYERS, PEERS, DecodePoint, Ours, points
+from fa_kernels.measure.decode_run import contenders, in_pages
 from fa_kernels.measure.point import Contender, row_of
 from fa_kernels.measure.records import OURS, Row, Run, load_run
 from fa_kernels.problem import AttentionProblem
@@ -71,6 +62,7 @@ def measured(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
     monkeypatch.setattr("fa_kernels.measure.point.current_arch", lambda: "sm_90")
     monkeypatch.setattr(decode_run, "load_in_parallel", lambda plans: len(list(plans)))
     monkeypatch.setattr(timing, "Flush", lambda: "cold")
+    monkeypatch.setattr(decode_run, "host_rows", lambda say: iter(()))
     load_run.cache_clear()
     return fake
 
@@ -78,40 +70,6 @@ def measured(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> FakeMeasure:
 def read(root: Path) -> Run:
     load_run.cache_clear()
     return load_run("20260102-h200-decode", root)
-
-
-# -- what is measured -----------------------------------------------------------------------
-
-
-def test_the_points_are_those_that_were_promised() -> None:
-    every = points()
-    sizes = {(p.attention.batch, p.attention.seqlen_k, p.attention.nheads, p.attention.nheads_kv,
-              p.attention.head_dim) for p in every}  # fmt: skip
-    assert sizes >= {
-        (1, 65536, 32, 8, 128), (16, 8192, 32, 8, 128), (64, 4096, 32, 8, 128),
-        (16, 8192, 32, 32, 128), (128, 2048, 16, 16, 64), (1, 1024, 32, 8, 128),
-    }  # fmt: skip
-    for point in every:
-        assert Ours() in point.ours, "contiguous beside it"
-        assert set(point.peers) <= set(PEERS)
-    assert sum({Ours(n) for n in PAGES} <= set(p.ours) for p in every) == 5
-    assert any({o.num_splits for o in p.ours} >= set(SPLITS) for p in every)
-    (short,) = (p for p in every if p.attention.seqlen_k == 1024)
-    assert {o.layers for o in short.ours} == {0, 1, LAYERS}
-    assert {p.attention.seqlen_q for p in every} == {1, 4}
-    assert {p.attention.window for p in every} == {None, (4096, 0)}
-
-
-def test_no_two_rows_of_a_run_are_of_one_name() -> None:
-    keys = [(p.recorded, name) for p in points() for name in p.names()]
-    assert len(keys) == len(set(keys)) == sum(len(p.ours) for p in points())
-
-
-def test_the_bytes_of_a_point_are_those_of_its_cache() -> None:
-    of = {(p.attention.batch, p.attention.nheads_kv, p.attention.seqlen_k, p.attention.window):
-          p.kv_bytes for p in points()}  # fmt: skip
-    assert of[1, 8, 65536, None] == 65536 * 8 * 128 * 2 * 2
-    assert of[16, 8, 8192, (4096, 0)] == 16 * 4097 * 8 * 128 * 2 * 2
 
 
 # -- the calls that are timed ---------------------------------------------------------------
@@ -159,13 +117,31 @@ def test_pages_hold_what_the_cache_does() -> None:
         assert not whole[:, 80:].any()
 
 
-def test_details_say_how_it_was_launched(gpu: Gpu) -> None:
-    assert gpu.cupy.cuda.Device().id == 0
-    assert Ours(64, 7).detail(SMALL) == "pages of 64, num_splits 7"
-    assert "contiguous, num_splits" in Ours().detail(SMALL)
-    assert Ours(layers=1).detail(SMALL).endswith("one step in a CUDA graph")
-    assert "one of 32 steps in a CUDA graph, each on its own cache" in Ours(layers=32).detail(SMALL)
-    assert Ours(16, 2, 1).name(4096) == "decode_split_kv_window4096_page16_splits2_graph"
+def test_the_cost_of_a_call_is_that_of_one_token(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CuPy arrays and, where torch is, with its tensors; each call appends its token."""
+    costs: list[str] = []
+
+    def host_cost(call: Any) -> Any:
+        costs.append(type(call()).__name__)
+        return timing.Latency(1.0, 2.0, 3.0, 20)
+
+    small = DecodePoint(replace(SMALL, seqlen_q=1), (Ours(),), ())
+    monkeypatch.setattr(decode_run, "points", lambda: [small])
+    monkeypatch.setattr(decode_run, "host_cost_us", host_cost)
+    monkeypatch.setattr(decode_run, "random_inputs", lambda p: [
+        on_gpu(x) for x in random_inputs(p, p.dtype)])  # fmt: skip
+    monkeypatch.setattr(decode_run, "tensors", lambda *arrays: list(arrays))
+    for versions, kinds in (({}, ["CuPy arrays"]),
+                            ({"torch": "2"}, ["CuPy arrays", "torch tensors"])):  # fmt: skip
+        monkeypatch.setattr(baselines, "_version", versions.get)
+        gpu.launches.clear()
+        rows = list(decode_run.host_rows(lambda text: None))
+        assert [row.detail for row in rows] == kinds
+        assert {(r.metric, r.median, r.pass_, r.variant) for r in rows} == {
+            ("launch_us", 2.0, "decode", "decode_split_kv")
+        }
+        assert gpu.entries[:2] == ["decode_append", "decode_split_kv"]
+    assert costs == ["CupyArray"] * 3
 
 
 # -- the run --------------------------------------------------------------------------------
