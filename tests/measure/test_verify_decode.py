@@ -94,6 +94,10 @@ def scaled(args: list[Any]) -> None:
     args[6][...] *= 1.05  # out
 
 
+def last_sequence_scaled(args: list[Any]) -> None:
+    args[6][-1] *= 1.05
+
+
 def lse_in_log2(args: list[Any]) -> None:
     args[8][...] *= 1.4427
 
@@ -108,6 +112,7 @@ def forgets_the_new_value(args: list[Any]) -> None:
 
 FAULTS: dict[str, tuple[str, Callable[[list[Any]], None], str]] = {
     "scaled": ("decode_split_kv", scaled, "out error"),
+    "one sequence": ("decode_split_kv", last_sequence_scaled, "out error"),
     "lse": ("decode_split_kv", lse_in_log2, "lse error"),
     "cache": ("decode_append", writes_the_next_token_too, "the cache of k does not hold"),
     "value": ("decode_append", forgets_the_new_value, "the cache of v does not hold"),

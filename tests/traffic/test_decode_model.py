@@ -24,6 +24,14 @@ def test_the_model_is_the_count_to_the_byte(step: Step, num_splits: int, block_r
     assert model.same_as(counted), f"{step.problem}: {model} {counted}"
 
 
+def test_a_row_whose_window_begins_after_a_split_leaves_nothing_there() -> None:
+    """The first row attends keys 14 to 19, so tiles 0 and 1; the last three none of tile 0."""
+    problem = DecodeProblem(1, 1, 1, 5, 0, 32, 8, "float32", window=(5, None))
+    counted, model = (f(problem, [24], 2, 8) for f in (count_decode, launched_decode))
+    assert model.same_as(counted)
+    assert model.read_bytes["out"] == (2 + 5) * 8 * 4
+
+
 def test_a_step_reads_the_cache_once_and_little_else() -> None:
     totals = (1000, 512)
     moved = launched_decode(LONG, totals, 1, 16)
