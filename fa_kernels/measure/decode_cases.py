@@ -173,6 +173,7 @@ def make_decode_inputs(case: DecodeCase, seed: int) -> DecodeInputs:
             tokens[b, :, n:] = np.nan
         held = tokens if table is None else _in_pages(tokens, table, p)
         caches.append(_laid_out(held, case.layout, kind))
+        del tokens, held  # the largest case takes gigabytes of each
     q, lengths = normal(p.q_shape).astype(kind), cupy.asarray(np.array(before, np.int32))
     (k, v), (k_new, v_new), (k_all, v_all) = caches, new, every
     return DecodeInputs(cupy.asarray(q), k, v, k_new, v_new, table, lengths, k_all, v_all)
