@@ -12,7 +12,7 @@ from fa_kernels.cuda.run_decode import (
     DTYPES,
     MIN_ARCH,
     capturing,
-    planned,
+    planned_here,
     prepare_decode,
     run_decode,
 )
@@ -77,7 +77,7 @@ def refuse_unfit(problem: DecodeProblem, given: Given) -> None:
                 "would cost more than the step. Store it with head_dim innermost."
             )
     refuse_old_gpu(DECODE_KERNEL, MIN_ARCH)
-    need, limit = planned(problem, 1).smem_bytes, smem_limit_bytes()
+    need, limit = planned_here(problem, 1).smem_bytes, smem_limit_bytes()
     if need > limit:
         raise ValueError(
             f"d = {problem.head_dim}: {DECODE_KERNEL} needs {capacity(need)} of shared memory per "

@@ -87,8 +87,10 @@ def _decode_launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
         step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
         for fields, num_splits in itertools.product(_DECODE_OPTIONS, (1, 8)):
             yield plan(replace(step, **fields), num_splits)
-        yield plan(step, 8, aligned=False)
-        yield plan(step, 8, count_traffic=True)
+        for option in ({"aligned": False}, {"whole_tiles": False}, {"count_traffic": True}):
+            yield plan(step, 8, **option)
+        for limit in _SMEM_PER_BLOCK:
+            yield plan(step, 8, limit_bytes=limit)
 
 
 def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda.arguments import rows_aligned, usable, used_in_place, with_strides
-from fa_kernels.cuda.launch import launch
+from fa_kernels.cuda.launch import launch, smem_limit_bytes
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.plan_decode import default_splits, plan_decode
 from fa_kernels.cuda.recipe_backward import Record
@@ -31,11 +31,14 @@ _ALIGNED = 256
 
 
 @functools.lru_cache(maxsize=256)
-def planned(
-    problem: DecodeProblem, num_splits: int, aligned: bool = True, count_traffic: bool = False
-) -> LaunchPlan:
+def planned(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
     """`plan_decode`, once for a problem: a step of generation repeats the one before."""
-    return plan_decode(problem, num_splits, aligned=aligned, count_traffic=count_traffic)
+    return plan_decode(problem, num_splits, **options)
+
+
+def planned_here(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
+    """`planned` for the shared memory of the current GPU."""
+    return planned(problem, num_splits, limit_bytes=smem_limit_bytes(), **options)
 
 
 def block_rows(problem: DecodeProblem, num_splits: int) -> int:
@@ -47,7 +50,7 @@ def chosen_splits(problem: DecodeProblem) -> int:
     """As many splits as the current GPU has use for."""
     import cupy
 
-    return default_splits(problem, _sms(cupy.cuda.Device().id))
+    return default_splits(problem, _sms(cupy.cuda.Device().id), smem_limit_bytes())
 
 
 @functools.cache
@@ -163,7 +166,9 @@ def _launches(
     """Plan, step and arguments of each launch, without counters."""
     new = () if a.k_new is None else (a.k_new, a.v_new)
     aligned = rows_aligned(a.q, a.k, a.v, a.out, *new)
-    plan, p = planned(problem, num_splits, aligned, count_traffic), problem
+    options = {"aligned": aligned, "whole_tiles": all(map(_rows_in_a_row, (a.k, a.v)))}
+    plan = planned_here(problem, num_splits, count_traffic=count_traffic, **options)
+    p = problem
     caches, out = with_strides(a.k, a.v), with_strides(a.out)
     pages = _pages(p, a.block_table)
     window = _window(p) if plan.macros["WINDOW"] else ()
@@ -185,6 +190,11 @@ def _launches(
     }  # fmt: skip
     for step in plan.steps:
         yield plan, step, of_step[step.entry]()
+
+
+def _rows_in_a_row(cache: Any) -> bool:
+    """True if the keys of a head lie behind one another, without a gap."""
+    return bool(cache.strides[2] == cache.shape[3] * cache.itemsize)
 
 
 def _window(problem: DecodeProblem) -> tuple[np.int32, ...]:

@@ -103,19 +103,18 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
             yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
     archs = architectures(DECODE_KERNEL)
     for arch, head_dim, dtype in itertools.product(archs, HEAD_DIMS, DTYPES):
-        yield from ((plan, arch) for plan in _decode_plans(head_dim, dtype, every=arch == 90))
+        yield from ((plan, arch) for plan in _decode_plans(head_dim, dtype, arch))
 
 
-def _decode_plans(head_dim: int, dtype: str, every: bool) -> Iterator[LaunchPlan]:
-    """A decoding step of one split and of several; `every`: also its options, and more rows."""
-    step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
+def _decode_plans(head_dim: int, dtype: str, arch: int) -> Iterator[LaunchPlan]:
+    """A decoding step of one split and of several; on the H200 also its options and layouts."""
+    step, limit = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype), SMEM_PER_BLOCK[arch]
     for num_splits in (1, 8):
-        yield planned(step, num_splits)
-        for fields in _DECODE_OPTIONS if every else ():
-            yield planned(replace(step, **fields), num_splits)
-    if every:
-        yield planned(step, 8, count_traffic=True)
-        yield planned(step, 8, aligned=False)
+        for fields in ({}, *_DECODE_OPTIONS) if arch == 90 else ({},):
+            yield planned(replace(step, **fields), num_splits, limit_bytes=limit)
+    for option in ({"count_traffic": True}, {"aligned": False}, {"whole_tiles": False}):
+        if arch == 90:
+            yield planned(step, 8, limit_bytes=limit, **option)
 
 
 def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:

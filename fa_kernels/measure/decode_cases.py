@@ -38,6 +38,11 @@ class DecodeCase:
         """True if every row starts at a multiple of 16 bytes."""
         return self.layout != "unaligned" and self.problem.head_dim % 8 == 0
 
+    @property
+    def builds(self) -> dict[str, bool]:
+        """What `plan_decode` wants to know of the layout."""
+        return {"aligned": self.aligned, "whole_tiles": self.layout == "bhsd"}
+
     def of_sequence(self, b: int) -> AttentionProblem:
         """Sequence b as the end of an attention call: what it is held against."""
         p = self.problem

@@ -16,7 +16,7 @@ from fa_kernels.cuda.run_decode import (
     DECODE_KERNEL,
     MIN_ARCH,
     block_rows,
-    planned,
+    planned_here,
     run_decode,
 )
 from fa_kernels.decode import decode
@@ -192,7 +192,7 @@ def _plans(work: Sequence[DecodePoint]) -> Iterator[Any]:
         for ours in point.ours:
             step, splits = ours.problem(point.attention), ours.splits(point.attention)
             for count in (False, True):
-                yield planned(step, splits, count_traffic=count)
+                yield planned_here(step, splits, count_traffic=count)
 
 
 def record_decode(

@@ -23,7 +23,9 @@ def launched_decode(
 
     k and v: every key from the first tile that a row attends to the last key, once per block of
     rows; with an append also the new tokens, read and written. q: once per split that has a tile.
-    "out" and "lse" with their partial ones, of which out is moved only for rows that saw a key.
+    "out" and "lse" with their partial ones, of which out is moved only for rows that saw a key; the
+    merge does not read one whose weight beside the best is 0 in fp32, which depends on values and
+    is left out here: scores would have to differ by more than 87.
     "mask": a page number (4 bytes) per tile and block of rows, and for each 16 bytes that an append
     moves, which threads do that look for themselves.
 

@@ -138,7 +138,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(run_decode, "launch", gpu.launch)
     monkeypatch.setattr(launch, "available", lambda: True)
     monkeypatch.setattr("fa_kernels.cuda.arrays.available", lambda: True)
-    monkeypatch.setattr(decode_call, "smem_limit_bytes", lambda: 227 * 1024)
+    for module in (decode_call, run_decode):
+        monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(recipe_decode, "key", lambda *given: None)  # what repeats goes elsewhere
     return gpu
 

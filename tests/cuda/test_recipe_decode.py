@@ -62,7 +62,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         monkeypatch.setitem(sys.modules, name, api)
     compiled = lambda name, macros, entry: Compiled(entry, made)  # noqa: E731
     monkeypatch.setattr(launch, "load_entry", compiled)
-    monkeypatch.setattr("fa_kernels.cuda.decode_call.smem_limit_bytes", lambda: 227 * 1024)
+    for module in ("decode_call", "run_decode"):
+        limit = f"fa_kernels.cuda.{module}.smem_limit_bytes"
+        monkeypatch.setattr(limit, lambda: 227 * 1024)
     monkeypatch.setattr("fa_kernels.cuda.arrays.available", lambda: True)
     monkeypatch.setattr(recipe, "_recipes", {})
     return made

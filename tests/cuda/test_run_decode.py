@@ -120,6 +120,16 @@ def test_unaligned_rows_are_another_build(gpu: Gpu) -> None:
     assert [plan.macros["ALIGNED"] for plan, _, _ in gpu.launches] == [0, 0, 1, 1]
 
 
+def test_rows_with_gaps_between_them_are_another_build(gpu: Gpu) -> None:
+    """A cache as models have it, (batch, seqlen, heads, d): a tile of a head is no single block."""
+    step = make(replace(PLAIN, seqlen_new=0), TOTALS)
+    rows = step.k.transpose(0, 2, 1, 3).copy().view(type(on_gpu(step.k))).transpose(0, 2, 1, 3)
+    q, k, v, lengths = (on_gpu(x) for x in (step.q, step.k, step.v, step.cache_seqlens))
+    for cache in (k, rows):
+        run_decode(q, cache, v, lengths, step.problem, 1)
+    assert [plan.macros["BULK_COPIES"] for plan, _, _ in gpu.launches] == [1, 0]
+
+
 def test_a_plan_is_made_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     plan = subject.plan_decode

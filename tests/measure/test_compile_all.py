@@ -158,7 +158,7 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
     for dtype, head_dim in itertools.product(DTYPES, (64, 128)):
         of = [p for p in on_h200 if (p.macros["IO_BITS"], p.macros["IO_BF16"]) == BUILDS[dtype]]
         of = [p for p in of if p.macros["HEAD_DIM"] == head_dim]
-        for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED"):
+        for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED", "BULK_COPIES"):
             assert {plan.macros[name] for plan in of} == {0, 1}
         assert len({plan.macros["GROUP_ROWS"] for plan in of}) == 2
         steps = {step.entry for plan in of for step in plan.steps}
