@@ -241,7 +241,7 @@ def test_gpu_arrays_go_to_the_kernels(
     out = fa.decode(there.q, there.k, there.v, lengths, num_splits=num_splits, **options)
     assert type(out) is type(there.q)
     np.testing.assert_allclose(out.get().astype(float), formula(step)[0], atol=2e-3)
-    assert gpu.entries[:2] == ["decode_append", "decode_split_kv"]
+    assert gpu.entries[:2] == ["decode_split_kv_append", "decode_split_kv_attend"]
     assert np.isnan(there.k.get()).sum() < np.isnan(step.k).sum(), "written in place"
 
 
@@ -254,7 +254,7 @@ def test_host_arrays_through_the_gpu_are_written_in_place_too(
     new: dict[str, Any] = {"k_new": step.k_new, "v_new": step.v_new}
     new |= {"block_table": step.block_table}
     out = fa.decode(step.q, k, v, step.cache_seqlens, backend="cuda", **new)
-    assert type(out) is np.ndarray and "decode_append" not in gpu.entries
+    assert type(out) is np.ndarray and "decode_split_kv_append" not in gpu.entries
     np.testing.assert_allclose(out.astype(float), formula(step)[0], atol=2e-3)
     assert np.isnan(k).sum() < np.isnan(step.k).sum()
 
@@ -262,7 +262,7 @@ def test_host_arrays_through_the_gpu_are_written_in_place_too(
 def test_lengths_on_the_gpu_are_not_looked_at(gpu: Gpu) -> None:
     step = placed(half(replace(PLAIN, seqlen_new=0)))
     fa.decode(step.q, step.k, step.v, on_gpu(np.array([99, -3], np.int32)))
-    assert gpu.entries[0] == "decode_split_kv"
+    assert gpu.entries[0] == "decode_split_kv_attend"
     with pytest.raises(ValueError, match="int64 on a GPU, kernels read int32: cast it"):
         fa.decode(step.q, step.k, step.v, on_gpu(np.array([3, 3])))
 

@@ -175,15 +175,15 @@ def _launches(
     sizes = (p.nheads, p.group, p.seqlen_q, p.seqlen_new, p.capacity, num_splits)
     rows = np.int64(p.batch * p.nheads * p.seqlen_q)
     of_step: dict[str, Callable[[], tuple[Any, ...]]] = {
-        "decode_append": lambda: (
+        "decode_split_kv_append": lambda: (
             *with_strides(*new), *caches, a.lengths, np.int64(append_chunks(p)),
             *map(np.int32, (p.nheads_kv, p.seqlen_new, p.capacity)), *pages,
         ),
-        "decode_split_kv": lambda: (
+        "decode_split_kv_attend": lambda: (
             *with_strides(a.q), *caches, *out, a.lse, a.partial_out, a.partial_lse, a.lengths,
             *map(np.int32, sizes), *window, np.float32(p.scale * math.log2(math.e)), *pages,
         ),
-        "decode_merge": lambda: (
+        "decode_split_kv_merge": lambda: (
             a.partial_out, a.partial_lse, *out, a.lse, np.int32(p.nheads), np.int32(p.seqlen_q),
             rows, np.int32(num_splits),
         ),

@@ -244,4 +244,8 @@ def _merge(plan: Any, args: list[Any]) -> None:
     a["out"][...], a["lse"][...] = merge(a["partial_out"], a["partial_lse"])
 
 
-_KERNELS = {"decode_append": _append, "decode_split_kv": _split_kv, "decode_merge": _merge}
+_KERNELS = {
+    "decode_split_kv_append": _append,
+    "decode_split_kv_attend": _split_kv,
+    "decode_split_kv_merge": _merge,
+}

@@ -17,8 +17,8 @@ OPTIONAL = {
     "BIAS_PARAMS": ("score.cuh", "BIAS"),
     "DROPOUT_PARAMS": ("score.cuh", "DROPOUT"),
     "PACKED_PARAMS": ("score.cuh", "PACKED"),
-    "PAGE_PARAMS": ("07_decode_split_kv.cu", "PAGED"),
-    "WINDOW_PARAMS": ("07_decode_split_kv.cu", "WINDOW"),
+    "PAGE_PARAMS": ("decode.cuh", "PAGED"),
+    "WINDOW_PARAMS": ("decode.cuh", "WINDOW"),
 }
 #: Which stands for others, and with a block mask for one parameter more.
 QUEUE = "QUEUE_PARAMS"

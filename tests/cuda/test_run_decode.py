@@ -48,8 +48,10 @@ def test_arguments_are_what_the_kernels_take(gpu: Gpu, name: str, num_splits: in
     np.testing.assert_allclose(out.get().astype(float), want_out, atol=2e-3)
     np.testing.assert_allclose(lse.get(), want_lse, atol=1e-4)
     assert counted is None
-    entries = ["decode_append"] * (step.problem.seqlen_new > 0) + ["decode_split_kv"]
-    assert gpu.entries == entries + ["decode_merge"] * (num_splits > 1)
+    entries = ["decode_split_kv_append"] * (step.problem.seqlen_new > 0) + [
+        "decode_split_kv_attend"
+    ]
+    assert gpu.entries == entries + ["decode_split_kv_merge"] * (num_splits > 1)
 
 
 TYPES: dict[str, Any] = {"int": np.int32, "i64": np.int64, "float": np.float32}

@@ -162,7 +162,11 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
             assert {plan.macros[name] for plan in of} == {0, 1}
         assert len({plan.macros["GROUP_ROWS"] for plan in of}) == 2
         steps = {step.entry for plan in of for step in plan.steps}
-        assert steps == {"decode_append", "decode_split_kv", "decode_merge"}
+        assert steps == {
+            "decode_split_kv_append",
+            "decode_split_kv_attend",
+            "decode_split_kv_merge",
+        }
 
 
 @pytest.mark.parametrize("kernel", [name for name in kernel_names() if name != DECODE_KERNEL])

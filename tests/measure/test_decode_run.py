@@ -85,9 +85,9 @@ def test_what_is_timed_is_attention(gpu: Gpu, ours: Ours) -> None:
     out, lse = call()
     check = Truth([x.get() for x in inputs], SMALL, xp=np).check(out.get(), lse.get())
     assert check.ok, check
-    steps = gpu.entries.count("decode_split_kv")
+    steps = gpu.entries.count("decode_split_kv_attend")
     assert steps == max(1, ours.layers)
-    of_keys = [args for _, step, args in gpu.launches if step.entry == "decode_split_kv"]
+    of_keys = [args for _, step, args in gpu.launches if step.entry == "decode_split_kv_attend"]
     caches = {args[2].ctypes.data for args in of_keys}
     assert len(caches) == steps, "each layer has a cache of its own"
 
@@ -140,7 +140,7 @@ def test_the_cost_of_a_call_is_that_of_one_token(gpu: Gpu, monkeypatch: pytest.M
         assert {(r.metric, r.median, r.pass_, r.variant) for r in rows} == {
             ("launch_us", 2.0, "decode", "decode_split_kv")
         }
-        assert gpu.entries[:2] == ["decode_append", "decode_split_kv"]
+        assert gpu.entries[:2] == ["decode_split_kv_append", "decode_split_kv_attend"]
     assert costs == ["CupyArray"] * 3
 
 

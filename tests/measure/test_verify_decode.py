@@ -75,7 +75,7 @@ def test_an_honest_kernel_passes(gpu: Gpu) -> None:
     assert tally.cases == len(CASES) + 16
     errors = tally.variants[subject.DECODE]
     assert set(errors.max_abs_err["out"]) == set(DTYPES) and 0 < errors.worst_ratio <= 1
-    assert gpu.entries.count("decode_append") > 0
+    assert gpu.entries.count("decode_split_kv_append") > 0
 
 
 def wrong(kernels: dict[str, Any], entry: str, change: Callable[[list[Any]], None]) -> None:
@@ -111,11 +111,11 @@ def forgets_the_new_value(args: list[Any]) -> None:
 
 
 FAULTS: dict[str, tuple[str, Callable[[list[Any]], None], str]] = {
-    "scaled": ("decode_split_kv", scaled, "out error"),
-    "one sequence": ("decode_split_kv", last_sequence_scaled, "out error"),
-    "lse": ("decode_split_kv", lse_in_log2, "lse error"),
-    "cache": ("decode_append", writes_the_next_token_too, "the cache of k does not hold"),
-    "value": ("decode_append", forgets_the_new_value, "the cache of v does not hold"),
+    "scaled": ("decode_split_kv_attend", scaled, "out error"),
+    "one sequence": ("decode_split_kv_attend", last_sequence_scaled, "out error"),
+    "lse": ("decode_split_kv_attend", lse_in_log2, "lse error"),
+    "cache": ("decode_split_kv_append", writes_the_next_token_too, "the cache of k does not hold"),
+    "value": ("decode_split_kv_append", forgets_the_new_value, "the cache of v does not hold"),
 }
 
 
@@ -165,7 +165,7 @@ def test_nan_that_spreads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         if np.isnan(args[0].astype(np.float32)).any():
             args[9][...] = np.nan  # the partial out of every row
 
-    wrong(kernels, "decode_split_kv", spread)
+    wrong(kernels, "decode_split_kv_attend", spread)
     monkeypatch.setattr("tests.cuda.fake_decode._KERNELS", kernels)
     faults = subject.nan_leaves_its_decode_row("float16", np.nan)
     assert faults == ["nan in one query row reaches another row (float16)"]
