@@ -65,6 +65,7 @@ _LAZY = {
     "paper_verdicts": ("fa_kernels.widgets.paper_results", "paper_verdicts"),
     "figure2_middle": ("fa_kernels.widgets.figure2_middle", "figure2_middle"),
     "compare_runs": ("fa_kernels.widgets.run_comparison", "compare_runs"),
+    "cache_memory": ("fa_kernels.widgets.cache_memory", "cache_memory"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

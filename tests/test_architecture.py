@@ -20,6 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}
         | {"packed", "dropout", "extras", "decode_problem"}
+        | {"model_shape", "paging", "serving"}
     ),
     frozenset({"reference"}),
     frozenset({"traffic"}),
