@@ -66,6 +66,7 @@ _LAZY = {
     "figure2_middle": ("fa_kernels.widgets.figure2_middle", "figure2_middle"),
     "compare_runs": ("fa_kernels.widgets.run_comparison", "compare_runs"),
     "cache_memory": ("fa_kernels.widgets.cache_memory", "cache_memory"),
+    "fragmentation": ("fa_kernels.widgets.fragmentation", "fragmentation"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 
