@@ -67,6 +67,7 @@ _LAZY = {
     "compare_runs": ("fa_kernels.widgets.run_comparison", "compare_runs"),
     "cache_memory": ("fa_kernels.widgets.cache_memory", "cache_memory"),
     "fragmentation": ("fa_kernels.widgets.fragmentation", "fragmentation"),
+    "batching": ("fa_kernels.widgets.batching", "batching"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

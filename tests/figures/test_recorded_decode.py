@@ -1,0 +1,63 @@
+"""Recorded decode steps: the line through them, and what stands there without any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fa_kernels.device import Device
+from fa_kernels.figures.recorded_decode import (
+    DecodeLine,
+    RecordedDecode,
+    line_through,
+    points_of,
+)
+from tests.figures.synthetic_decode import FIXED_MS, GB_S, SHAPES, decode_rows
+
+
+def test_the_line_finds_what_the_times_were_made_of() -> None:
+    line = line_through(points_of(decode_rows()), "run")
+    assert line is not None and (line.run_id, line.points) == ("run", len(SHAPES))
+    assert line.fixed_ms == pytest.approx(FIXED_MS) and line.gb_s == pytest.approx(GB_S)
+    assert line.worst < 1e-6 and line.ms(4e9) == pytest.approx(FIXED_MS + 1.0)
+
+
+def test_a_line_below_zero_goes_through_the_origin() -> None:
+    line = line_through(points_of(decode_rows(fixed_ms=-0.0005)), "run")
+    assert line is not None and line.fixed_ms == 0.0 and line.gb_s > GB_S and line.worst > 0
+
+
+def test_the_fastest_of_ours_counts_and_no_peer() -> None:
+    rows = list(decode_rows())
+    slower = [replace(row, median=2 * row.median, p20=2 * row.median, p80=2 * row.median)
+              for row in rows if row.median]  # fmt: skip
+    points = points_of([*slower, *rows])
+    assert len(points) == len(SHAPES) and {p.row.provider for p in points} == {"fa_kernels"}
+    assert line_through(points, "run") == line_through(points_of(rows), "run")
+    assert not points_of(replace(row, pass_="fwd") for row in rows)
+    assert not points_of(
+        replace(row, status="failed", p20=None, median=None, p80=None) for row in rows
+    )
+
+
+def test_too_few_points_make_no_line() -> None:
+    points = points_of(decode_rows())
+    assert line_through(points[:2], "run") is None
+    assert line_through([points[0]] * 4, "run") is None
+
+
+def test_without_a_run_the_data_sheet_speaks(tmp_path: Path, h200: Device) -> None:
+    found = RecordedDecode.on(h200, tmp_path)
+    assert found == RecordedDecode() and found.line(h200) == DecodeLine(0.0, 4800.0)
+    run = RecordedDecode("run", points_of(decode_rows()))
+    assert run.line(h200).gb_s == pytest.approx(GB_S)
+
+
+def test_flop_and_bytes_of_a_point() -> None:
+    point = points_of(decode_rows())[0]
+    assert point.cache_bytes == 2 * 8 * 1024 * 128 * 2 and point.group == 4
+    assert point.flops == 4 * 32 * 1024 * 128
+    assert point.least_bytes == point.cache_bytes + 2 * 32 * 128 * 2
+    assert point.tflops == pytest.approx(point.flops / point.ms / 1e9)
