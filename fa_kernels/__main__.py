@@ -12,7 +12,9 @@ from typing import Any
 #: Options of `measure` that choose a grid, as `sweep.Grid` calls them.
 GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib", "peers")
 #: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
-SPECIAL_KINDS = ("backward", "speed", "training", "ceilings", "numerics", "paper", "decode")
+SPECIAL_KINDS = (
+    "backward", "speed", "training", "ceilings", "numerics", "paper", "decode", "generation",
+)  # fmt: skip
 
 #: Those of them that `measure --speed` takes, too.
 SPEED_OPTIONS = ("seqlens", "head_dims", "dtypes", "peers")
@@ -67,17 +69,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     measure.add_argument("--training", action="store_true", help="steps of GPT-2 small instead")
     measure.add_argument("--decode", action="store_true", help="steps over a KV cache instead")
-    measure.add_argument(
-        "--ceilings", action="store_true", help="what this GPU reaches, unit by unit, instead"
-    )
+    measure.add_argument("--ceilings", action="store_true", help="what each unit reaches instead")
     measure.add_argument(
         "--numerics", action="store_true", help="errors against float64 instead; also without a GPU"
     )
     measure.add_argument(
         "--backend", choices=("cuda", "numpy"), help="with --numerics; default: the GPU, if any"
     )
+    measure.add_argument("--paper", action="store_true", help="published tables' calls instead")
     measure.add_argument(
-        "--paper", action="store_true", help="the calls of published tables and figures instead"
+        "--generation", action="store_true", help="GPT-2 small writing text, cached or not, instead"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
@@ -284,6 +285,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     from fa_kernels.measure.backward_run import record_backward
     from fa_kernels.measure.ceilings_run import record_ceilings
     from fa_kernels.measure.decode_run import record_decode
+    from fa_kernels.measure.generation_run import record_generation
     from fa_kernels.measure.numerics import record_numerics
     from fa_kernels.measure.paper_run import record_paper
     from fa_kernels.measure.special_run import refuse_other_kind
@@ -298,6 +300,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         "numerics": record_numerics,
         "paper": record_paper,
         "decode": record_decode,
+        "generation": record_generation,
     }
     record = recorders[kind]
     root = args.out or records.MEASURED_DIR

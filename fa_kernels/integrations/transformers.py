@@ -92,7 +92,7 @@ def attention_forward(
     Raises:
         NotImplementedError: options no kernel knows, and P itself (output_attentions=True).
     """
-    _refuse_unknown(kwargs)
+    refuse_unknown(kwargs)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -109,7 +109,7 @@ def attention_forward(
         key,
         value,
         causal=causal,
-        window=None if attention_mask is not None else _window(sliding_window, bool(is_causal)),
+        window=None if attention_mask is not None else window_of(sliding_window, bool(is_causal)),
         mask=mask,
         bias=bias,
         softmax_scale=scaling,
@@ -119,7 +119,12 @@ def attention_forward(
     return out.transpose(1, 2), None
 
 
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+def refuse_unknown(kwargs: dict[str, Any]) -> None:
+    """Refuse what a model passes along and no kernel here knows.
+
+    Raises:
+        NotImplementedError: naming it, what it does, and the remedy.
+    """
     for name, effect in _UNKNOWN.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
@@ -133,7 +138,7 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
         )
 
 
-def _window(sliding_window: int | None, is_causal: bool) -> tuple[int, int | None] | None:
+def window_of(sliding_window: int | None, is_causal: bool) -> tuple[int, int | None] | None:
     """transformers' sliding window as (left, right): a causal one counts the row's own key."""
     if sliding_window is None:
         return None

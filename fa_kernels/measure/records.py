@@ -60,10 +60,11 @@ UNITS = {
 #: what the device reaches (no rows here: `ceiling_records`), errors against float64 by dtype,
 #: N and what the inputs are, or the calls of published tables and figures. Kinds of their own, so
 #: that no page takes them for the above: "peers", the fast kernels beside peers and at shapes that
-#: were asked for, and what was timed with a warm L2.
+#: were asked for, and what was timed with a warm L2. "generation": a whole model that writes text
+#: ("step": seqlen_q tokens of prompt, seqlen_k with those that are written by then).
 RUN_KINDS = (
     "grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper",
-    "peers", "grid-warm", "speed-warm", "peers-warm", "decode",
+    "peers", "grid-warm", "speed-warm", "peers-warm", "decode", "generation",
 )  # fmt: skip
 #: `provider` of our own kernels.
 OURS = "fa_kernels"

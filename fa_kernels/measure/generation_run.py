@@ -1,0 +1,300 @@
+"""GPT-2 small generating text on record: with and without a KV cache, eager and by our kernels."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fa_kernels.measure import memory, records, timing
+from fa_kernels.measure.point import Contender, row_of
+from fa_kernels.measure.progress import measure_each
+from fa_kernels.measure.special_run import open_run
+from fa_kernels.problem import AttentionProblem
+from fa_kernels.units import MIB
+
+#: GPT-2 small (124 million parameters): heads and head_dim of its attention.
+NHEADS, HEAD_DIM = 12, 64
+#: Its vocabulary, and where it generates.
+VOCABULARY, DEVICE = 50257, "cuda"
+#: Tokens of the prompt and new ones, of each of so many sequences.
+PROMPT, NEW, BATCHES = 512, 256, (1, 16)
+#: Times are taken when this part of the new tokens is there.
+MARKS = (1 / 4, 1 / 2, 3 / 4, 1)
+REPEATS = 3
+#: Steps whose logits are compared before anything is timed.
+CHECKED = 8
+#: One rounding of bf16, relative.
+BF16_STEP = 2.0**-8
+METHOD = (
+    "GPT2LMHeadModel of transformers with random weights in bf16 (speed does not depend on them), "
+    "random prompts, the likeliest token at each step, chosen on the GPU in a loop of this suite; "
+    "logits of the prompt and of further steps are held against the same model in float64 first; "
+    "wall clock from the prompt to so many new tokens, between two synchronisations, the ways "
+    "taking turns; median with 20th and 80th percentile; memory: the most bytes asked of the "
+    "allocators while all tokens are generated, in a run of its own"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How text is generated: the rows' provider and variant, whose attention, whose cache.
+
+    `cache` is "" for none: each step computes the whole sequence again.
+    """
+
+    provider: str
+    variant: str
+    implementation: str
+    cache: str = ""
+
+
+EAGER = Way("torch_eager", "eager", "eager")
+OURS = Way(records.OURS, "flash_mma", "fa_kernels")
+EAGER_CACHED = Way("torch_eager", "eager_cached", "eager", "DynamicCache")
+OURS_CACHED = Way(records.OURS, "decode_split_kv", "fa_kernels_decode", "KVCache")
+WAYS = (EAGER, OURS, EAGER_CACHED, OURS_CACHED)
+
+
+def problems() -> list[AttentionProblem]:
+    """The last attention call of each text, were the prompt's rows asked again."""
+    return [
+        AttentionProblem(batch, NHEADS, PROMPT, PROMPT + NEW, HEAD_DIM, "bfloat16", "bottom_right")
+        for batch in BATCHES
+    ]
+
+
+def _model(way: Way, problem: AttentionProblem) -> Any:
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config(
+        n_positions=problem.seqlen_k, attn_implementation=way.implementation
+    )
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        return transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval()
+
+
+def _cache(way: Way, model: Any, problem: AttentionProblem) -> Any:
+    """An empty cache, or None."""
+    if way.cache == "DynamicCache":
+        import transformers
+
+        return transformers.DynamicCache(config=model.config)
+    if way.cache == "KVCache":
+        from fa_kernels.integrations.kv_cache import KVCache
+
+        return KVCache(problem.seqlen_k)
+    return None
+
+
+@dataclass
+class _Writer:
+    """A model that writes on, one way."""
+
+    way: Way
+    problem: AttentionProblem
+    model: Any
+    #: Seconds from the prompt to each of the marks, run by run.
+    seconds: list[list[float]] = field(default_factory=list)
+    error: float = 0.0
+    peak_bytes: int = 0
+
+    def forget(self) -> None:
+        """Begin anew, with an empty cache."""
+        self.cache, self.seen = _cache(self.way, self.model, self.problem), 0
+
+    def logits(self, tokens: Any) -> Any:
+        """Of the token after `tokens` (batch, n), all of the text so far: (batch, vocabulary).
+
+        A cache gets what it has not seen; without one the whole text is computed again.
+        """
+        import torch
+
+        new = tokens if self.cache is None else tokens[:, self.seen :]
+        self.seen = tokens.shape[1]
+        cached = self.cache is not None
+        with torch.no_grad():
+            found = self.model(new, self.cache, use_cache=cached, logits_to_keep=1)
+        return found.logits[:, -1]
+
+    def check(self, tokens: Any, truth: Any) -> float:
+        """The largest error of the logits after the prompt and after each of the next tokens.
+
+        `truth`: (batch, steps, vocabulary).
+        """
+        self.forget()
+        errors = [
+            float(
+                (self.logits(tokens[:, : self.problem.seqlen_q + i]).double() - right).abs().max()
+            )
+            for i, right in enumerate(truth.unbind(1))
+        ]
+        self.forget()
+        return max(errors)
+
+    def write(self, tokens: Any) -> list[float]:
+        """Fill `tokens` behind the prompt; seconds until each of the marks."""
+        import torch
+
+        begin, new = self.problem.seqlen_q, self.problem.seqlen_k - self.problem.seqlen_q
+        marks = [begin + at for at in marks_of(self.problem)]
+        self.forget()
+        torch.cuda.synchronize()
+        start, found = time.perf_counter(), []
+        for n in range(begin, begin + new):
+            tokens[:, n] = self.logits(tokens[:, :n]).argmax(-1)
+            if n + 1 in marks:
+                torch.cuda.synchronize()
+                found.append(time.perf_counter() - start)
+        self.forget()
+        return found
+
+
+def marks_of(problem: AttentionProblem) -> list[int]:
+    """Numbers of new tokens at which the time is taken, the last one all of them."""
+    new = problem.seqlen_k - problem.seqlen_q
+    return sorted({max(1, round(part * new)) for part in MARKS})
+
+
+def _truth(problem: AttentionProblem, tokens: Any) -> Any:
+    """Logits after the prompt and after each checked token, in float64, attention written out."""
+    import torch
+
+    model = _model(EAGER, problem).double()
+    end = problem.seqlen_q + CHECKED
+    with torch.no_grad():
+        found = model(tokens[:, :end], use_cache=False, logits_to_keep=CHECKED + 1).logits
+    return found
+
+
+def measure_generation(
+    problem: AttentionProblem, ways: Sequence[Way] = WAYS, repeats: int = REPEATS
+) -> Iterator[records.Row]:
+    """Rows of every way: ms from the prompt to so many new tokens, and the most memory.
+
+    seqlen_q is the prompt, seqlen_k the prompt and the tokens that are there by then. The first of
+    the `ways` is the plain one: where its logits are off by more than a twentieth of the largest,
+    or another's by more than twice its error and one rounding, a way is recorded as failed and not
+    timed.
+    """
+    import torch
+
+    generator = torch.Generator(device=DEVICE).manual_seed(1)
+    shape = (problem.batch, problem.seqlen_k)
+    tokens = torch.randint(0, VOCABULARY, shape, device=DEVICE, generator=generator)
+    truth = _truth(problem, tokens)
+    largest = float(truth.abs().max())
+    limit = largest / 20
+    writers: list[_Writer] = []
+    for way in ways:
+        try:
+            writer = _Writer(way, problem, _model(way, problem))
+            writer.error = writer.check(tokens, truth)
+        except Exception as refusal:  # a peer may refuse in many ways; the run must go on
+            yield _failed(problem, way, f"{type(refusal).__name__}: {refusal}")
+            continue
+        if not writer.error <= limit:
+            why = (
+                f"wrong: error {writer.error:.3g} of logits up to {largest:.3g}, limit {limit:.3g}"
+            )
+            yield _failed(problem, way, why)
+            continue
+        if way is ways[0]:
+            limit = min(limit, 2 * writer.error + BF16_STEP * largest)
+        writers.append(writer)
+    del truth
+    for writer in writers:  # also what the first run of each compiles and loads
+        _, writer.peak_bytes = memory.peak_extra_bytes(lambda w=writer: w.write(tokens.clone()))
+    for _ in range(repeats):
+        for writer in writers:
+            writer.seconds.append(writer.write(tokens.clone()))
+    for writer in writers:
+        yield from _rows(writer)
+    writers.clear()
+    gc.collect()
+    memory.free_pools()
+
+
+def _rows(writer: _Writer) -> Iterator[records.Row]:
+    problem, contender = writer.problem, _contender(writer.way)
+    common: dict[str, Any] = {"error": writer.error, "detail": _detail(writer.way)}
+    for mark, seconds in zip(marks_of(problem), zip(*writer.seconds, strict=True), strict=True):
+        latency = timing.summarise([1e3 * one for one in seconds])
+        at = replace(problem, seqlen_k=problem.seqlen_q + mark)
+        row = row_of(at, contender, "latency_ms", value=latency.median, **common)
+        yield replace(row, pass_="step", p20=latency.p20, p80=latency.p80, n=latency.n)
+    row = row_of(problem, contender, "extra_mem_bytes", value=writer.peak_bytes, **common)
+    yield replace(row, pass_="step")
+
+
+def _detail(way: Way) -> str:
+    cache = f"cache: {way.cache}" if way.cache else "no cache: the whole text again at each step"
+    return f"attention: {way.implementation}; {cache}"
+
+
+def _contender(way: Way) -> Contender:
+    def never(*_: Any) -> Any:
+        raise NotImplementedError("a model writes, not a call of attention")
+
+    return Contender(way.provider, way.variant, None, 0, never, lambda problem: None)
+
+
+def _failed(problem: AttentionProblem, way: Way, why: str) -> records.Row:
+    detail = f"{_detail(way)}; {' '.join(why.split())}"
+    row = row_of(problem, _contender(way), "latency_ms", status="failed", detail=detail)
+    return replace(row, pass_="step")
+
+
+def record_generation(
+    root: Path,
+    label: str,
+    command: str,
+    resume: str | None = None,
+    commit: str | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[Path, bool]:
+    """Measure every problem into a run of kind "generation"; its folder, and whether it is whole.
+
+    Arguments and errors as `backward_run.record_backward`.
+
+    Raises:
+        ModuleNotFoundError: torch or transformers is not installed.
+    """
+    import transformers  # noqa: F401  before there is a folder
+
+    from fa_kernels.integrations import kv_cache
+    from fa_kernels.integrations.transformers import register
+
+    register(variant=OURS.variant)
+    # By name: its logits are held against float64 here, whatever the record of `verify` says.
+    kv_cache.register(backend="cuda", variant=OURS.variant)
+    start = time.monotonic()
+    folder, rows = open_run("generation", label, command, root, resume, commit, method=METHOD)
+    done = {row.batch for row in rows}
+    work = [problem for problem in problems() if problem.batch not in done]
+    say(f"{len(rows)} rows recorded, {len(work)} problems to do")
+
+    def measure(problem: AttentionProblem) -> list[records.Row]:
+        return list(measure_generation(problem))
+
+    return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
+
+
+def _summary(rows: Sequence[records.Row]) -> str:
+    parts = []
+    longest = max(row.seqlen_k for row in rows)
+    for row in rows:
+        if row.status != "ok":
+            parts.append(f"{row.series} {row.status}: {row.detail}")
+        elif row.metric == "latency_ms" and row.median and row.seqlen_k == longest:
+            rate = row.batch * (row.seqlen_k - row.seqlen_q) / row.median * 1e3
+            parts.append(f"{row.series} {rate:.0f} tokens/s")
+        elif row.metric == "extra_mem_bytes" and row.median is not None:
+            parts.append(f"{row.series} {row.median / MIB:.0f} MiB")
+    return ", ".join(parts)
