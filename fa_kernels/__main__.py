@@ -77,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--backend", choices=("cuda", "numpy"), help="with --numerics; default: the GPU, if any"
     )
     measure.add_argument("--paper", action="store_true", help="published tables' calls instead")
-    measure.add_argument(
-        "--generation", action="store_true", help="GPT-2 small writing text, cached or not, instead"
-    )
+    measure.add_argument("--generation", action="store_true", help="GPT-2 writing text instead")
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
     for name in ("seqlens", "head-dims", "sram-kib"):

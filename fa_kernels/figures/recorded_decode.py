@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,11 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.records import OURS, Row, Run, list_runs
 from fa_kernels.problem import ITEMSIZE
 
+#: The decode kernel as rows name it, with the number of splits that it chooses by itself; what was
+#: changed stands behind the name ("_page64", "_splits8", "_window4096").
+KERNEL = "decode_split_kv"
+#: One step of several in a CUDA graph, as a server runs them.
+_GRAPH = re.compile(rf"{KERNEL}_graph([2-9]|\d\d+)")
 #: Fewer shapes than this make no line.
 _LEAST = 3
 
@@ -54,23 +60,22 @@ class DecodePoint:
         return self.least_bytes / self.ms / 1e6
 
 
-def points_of(rows: Iterable[Row]) -> tuple[DecodePoint, ...]:
-    """The fastest of our times at each shape, in the rows' order; no peers, nothing that failed."""
+def points_of(rows: Iterable[Row], graphs: bool = False) -> tuple[DecodePoint, ...]:
+    """The decode kernel's time at each shape, contiguous caches, in the rows' order.
+
+    With `graphs` that of one step of several in a CUDA graph, where it was timed.
+    """
     found: dict[tuple[object, ...], DecodePoint] = {}
     for row in rows:
-        if (row.pass_, row.metric, row.status, row.provider) != (
-            "decode",
-            "latency_ms",
-            "ok",
-            OURS,
-        ):
+        graph = _GRAPH.fullmatch(row.variant) is not None
+        if row.provider != OURS or not (row.variant == KERNEL or (graphs and graph)):
             continue
-        if row.median is None or row.block_mask:
+        if (row.pass_, row.metric) != ("decode", "latency_ms") or row.median is None:
             continue
         nbytes = 2 * row.batch * row.nheads_kv * row.seqlen_k * row.head_dim * ITEMSIZE[row.dtype]
         shape = (row.batch, row.nheads, row.nheads_kv, row.seqlen_q, row.seqlen_k, row.head_dim,
                  row.dtype)  # fmt: skip
-        if shape not in found or row.median < found[shape].ms:
+        if shape not in found or graph:
             found[shape] = DecodePoint(row, nbytes, row.median)
     return tuple(found.values())
 
@@ -120,6 +125,8 @@ class RecordedDecode:
 
     run_id: str = ""
     points: tuple[DecodePoint, ...] = ()
+    #: The same with steps in a graph, where they were timed so.
+    in_graphs: tuple[DecodePoint, ...] = ()
 
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedDecode:
@@ -129,10 +136,10 @@ class RecordedDecode:
             if not isinstance(run, Run) or not device.is_called(run.device):
                 continue
             if points := points_of(run.rows):
-                return cls(run_id, points)
+                return cls(run_id, points, points_of(run.rows, graphs=True))
         return cls()
 
     def line(self, device: Device) -> DecodeLine:
         """Through the recorded times; without them what the data sheet's bandwidth gives."""
-        found = line_through(self.points, self.run_id)
+        found = line_through(self.in_graphs or self.points, self.run_id)
         return found or DecodeLine(0.0, device.hbm_bandwidth_gb_s)

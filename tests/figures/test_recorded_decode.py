@@ -9,6 +9,7 @@ import pytest
 
 from fa_kernels.device import Device
 from fa_kernels.figures.recorded_decode import (
+    KERNEL,
     DecodeLine,
     RecordedDecode,
     line_through,
@@ -29,17 +30,27 @@ def test_a_line_below_zero_goes_through_the_origin() -> None:
     assert line is not None and line.fixed_ms == 0.0 and line.gb_s > GB_S and line.worst > 0
 
 
-def test_the_fastest_of_ours_counts_and_no_peer() -> None:
+def test_only_the_kernel_as_it_is_counts_and_no_peer() -> None:
     rows = list(decode_rows())
-    slower = [replace(row, median=2 * row.median, p20=2 * row.median, p80=2 * row.median)
-              for row in rows if row.median]  # fmt: skip
-    points = points_of([*slower, *rows])
-    assert len(points) == len(SHAPES) and {p.row.provider for p in points} == {"fa_kernels"}
-    assert line_through(points, "run") == line_through(points_of(rows), "run")
+    for name in ("splits8", "page64", "window4096", "graph"):
+        rows += [replace(row, variant=f"{KERNEL}_{name}") for row in decode_rows(1.0)]
+    points = points_of(rows)
+    assert len(points) == len(SHAPES) and {p.row.variant for p in points} == {KERNEL}
+    assert points == points_of(decode_rows()) == points_of(rows, graphs=True)
     assert not points_of(replace(row, pass_="fwd") for row in rows)
     assert not points_of(
         replace(row, status="failed", p20=None, median=None, p80=None) for row in rows
     )
+
+
+def test_a_step_in_a_graph_stands_for_its_shape(h200: Device) -> None:
+    rows = list(decode_rows())
+    graph = replace(rows[0], variant=f"{KERNEL}_graph32", p20=0.004, median=0.004, p80=0.004)
+    for order in ([*rows, graph], [graph, *rows]):
+        times = [point.ms for point in points_of(order, graphs=True)]
+        assert min(times) == 0.004 and len(times) == len(SHAPES)
+    run = RecordedDecode("run", points_of(rows), points_of([*rows, graph], graphs=True))
+    assert run.line(h200).fixed_ms < FIXED_MS
 
 
 def test_too_few_points_make_no_line() -> None:
