@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def measure_generation(
         writers.append(writer)
     del truth
     for writer in writers:  # also what the first run of each compiles and loads
-        _, writer.peak_bytes = memory.peak_extra_bytes(lambda w=writer: w.write(tokens.clone()))
+        _, writer.peak_bytes = memory.peak_extra_bytes(partial(writer.write, tokens.clone()))
     for _ in range(repeats):
         for writer in writers:
             writer.seconds.append(writer.write(tokens.clone()))
