@@ -68,6 +68,7 @@ _LAZY = {
     "cache_memory": ("fa_kernels.widgets.cache_memory", "cache_memory"),
     "fragmentation": ("fa_kernels.widgets.fragmentation", "fragmentation"),
     "batching": ("fa_kernels.widgets.batching", "batching"),
+    "generation": ("fa_kernels.widgets.generation", "generation"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 
