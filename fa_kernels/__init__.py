@@ -69,6 +69,7 @@ _LAZY = {
     "fragmentation": ("fa_kernels.widgets.fragmentation", "fragmentation"),
     "batching": ("fa_kernels.widgets.batching", "batching"),
     "generation": ("fa_kernels.widgets.generation", "generation"),
+    "regimes": ("fa_kernels.widgets.regimes", "regimes"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

@@ -119,14 +119,16 @@ def roofline_spec(
     ceilings: Ceilings,
     text: Mapping[str, Any],
     measured: Ceilings | None = None,
+    also: Sequence[float] = (),
 ) -> dict[str, Any]:
     """A plotly spec on log axes: ceilings as lines, a marker per rung and peer, open for peers.
 
-    `measured` ceilings are dashed, beneath those of the data sheet.
+    `measured` ceilings are dashed, beneath those of the data sheet; `also` are FLOP per byte that
+    the figure must reach besides.
     """
     layout = theme.base_layout(_HEIGHT)
     layout["margin"] = {"l": 70, "r": 14, "t": 40, "b": 56}
-    xs = [math.log10(mark.intensity) for mark in marks] or [0.0, 3.0]
+    xs = [*(math.log10(mark.intensity) for mark in marks), *map(math.log10, also)] or [0.0, 3.0]
     ys = [math.log10(mark.tflops) for mark in marks] or [0.0]
     peak = math.log10(ceilings.tensor_tflops or ceilings.fp32_tflops)
     ridge = math.log10(ceilings.peak(True) * 1e3 / ceilings.bandwidth_gb_s)
