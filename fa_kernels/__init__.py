@@ -70,6 +70,8 @@ _LAZY = {
     "batching": ("fa_kernels.widgets.batching", "batching"),
     "generation": ("fa_kernels.widgets.generation", "generation"),
     "regimes": ("fa_kernels.widgets.regimes", "regimes"),
+    "split_kv": ("fa_kernels.widgets.split_kv", "split_kv"),
+    "check_decode": ("fa_kernels.widgets.decode_check", "check_decode"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }
 

@@ -91,7 +91,9 @@ def regimes_spec(
     `steps` are recorded decode steps, `forward` the recorded calls of a rung, each at the FLOP per
     byte of moving its tensors once.
     """
-    spec = roofline_spec((), ceilings, text, measured, [one.intensity for one in regimes])
+    wide = [one.intensity for one in regimes]
+    # Room left of both, where the words at the slope stand.
+    spec = roofline_spec((), ceilings, text, measured, [*wide, min(wide) / 12])
     layout = spec["layout"]
     reached = [point.tflops for point in steps]
     bottom, top = layout["yaxis"]["range"]
