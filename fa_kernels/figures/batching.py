@@ -61,7 +61,7 @@ def _key(axis: str, number: int) -> str:
 
 def _time_axis(column: tuple[float, float], end: float, anchor: str, title: str) -> dict[str, Any]:
     named = {"title": theme.axis_title(title, "s")} if title else {}
-    return theme.axis(domain=list(column), range=[0, end * 1.02], anchor=anchor, **named)
+    return theme.axis(domain=list(column), range=[-0.025 * end, 1.02 * end], anchor=anchor, **named)
 
 
 def _note(x: float, y: float, words: str, up: int, right: int) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def generation_spec(texts: Mapping[str, Text], text: Mapping[str, Any]) -> dict[
     layout["annotations"] += _names(timed, text)
     if timed:
         end = max(max(one.times) for one in timed.values())
-        layout["xaxis2"]["range"] = [0, _NAME_ROOM * end]
+        layout["xaxis2"]["range"] = [-0.04 * end, _NAME_ROOM * end]
     return {
         "data": [_bars(keys, rates), *(_line(key, one) for key, one in timed.items())],
         "layout": layout,

@@ -95,12 +95,20 @@ def regimes_spec(
     # Room left of both, where the words at the slope stand.
     spec = roofline_spec((), ceilings, text, measured, [*wide, min(wide) / 12])
     layout = spec["layout"]
+    _words_left_of_the_ridge(spec, ceilings)
     reached = [point.tflops for point in steps]
     bottom, top = layout["yaxis"]["range"]
     layout["yaxis"]["range"] = [min(bottom, *(math.log10(y) - 0.2 for y in reached), 0.0), top]
     data = [_drop(one, ceilings, 10.0 ** layout["yaxis"]["range"][0]) for one in regimes]
     layout["annotations"] += [_name(one, text) for one in regimes]
     return {"data": [*spec["data"], *data, *_recorded(steps, forward, text)], "layout": layout}
+
+
+def _words_left_of_the_ridge(spec: dict[str, Any], ceilings: Ceilings) -> None:
+    """The words at the top ceiling end where it begins: the diamond of prefill stands upon it."""
+    words = next(trace for trace in spec["data"] if trace["name"] == "ceiling words")
+    if ceilings.tensor_tflops:
+        words["x"][-1] = ceilings.peak(True) * 1e3 / ceilings.bandwidth_gb_s
 
 
 def _colour(one: Regime) -> str:

@@ -88,7 +88,7 @@ def memory_table(models: Sequence[CachedModel], devices: Sequence[Device], capti
                 str(model.head_dim), size_words(one.token_bytes), size_words(one.nbytes),
                 size_words(one.mha_bytes), size_words(one.weight_bytes),
                 device_words(device) if device else text["nowhere"],
-                str(model.context), model.source,
+                str(model.context), model.source.split(":")[0],
             ]
         )  # fmt: skip
     return html_table("cache-memory", caption, head, body)

@@ -87,6 +87,10 @@ def _vector(out: np.ndarray) -> str:
     return "(" + ", ".join(f"{x:+.4f}" for x in out) + ")"
 
 
+#: As large as the equations of a notebook's text.
+_LARGE = 'displaystyle="true" style="font-size: 1.25em; padding: 0.5em 0"'
+
+
 def _mathml() -> str:
     """The merge as native MathML: lse of all keys, and out as the weighted sum of the parts'."""
     lse_s = "<msub><mi>lse</mi><mi>s</mi></msub>"
@@ -98,7 +102,7 @@ def _mathml() -> str:
         f"<mi>out</mi><mo>=</mo><munder><mo>∑</mo><mi>s</mi></munder>{weight}<mo>·</mo>{out_s}",
     )
     one = "".join(f'<mrow>{line}</mrow><mspace width="3em"/>' for line in lines)
-    return f'<math display="block" data-fa-equation="split-kv">{one}</math>'
+    return f'<math display="block" {_LARGE} data-fa-equation="split-kv">{one}</math>'
 
 
 class SplitKV(DrawnView):

@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:
 
 def test_every_model_has_a_line_with_its_source() -> None:
     table = fa.cache_memory().table.value
-    assert table.count("<tr>") == 13 and table.count("Hugging Face, config.json of") == 12
+    assert table.count("<tr>") == 13 and table.count("Hugging Face, config.json of ") == 12
     assert "71 / 1 (MQA)" in table and "none alone" in table
 
 
