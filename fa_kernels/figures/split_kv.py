@@ -58,8 +58,8 @@ class SplitRow:
             state = OnlineSoftmax.empty((), 1, values.shape[1], scores.dtype)
             if begin < end:
                 state.update(scores[None, begin:end], values[begin:end])
-            numbers = (float(x[0]) for x in (state.m_i, state.l_i, state.lse()))
-            parts.append(Part(begin, max(begin, end), *numbers, state.output()[0]))
+            m, total, of_part = (float(x[0]) for x in (state.m_i, state.l_i, state.lse()))
+            parts.append(Part(begin, max(begin, end), m, total, of_part, state.output()[0]))
         partial_lse = np.array([[part.lse] for part in parts])
         out, lse = merge(np.array([[part.out] for part in parts]), partial_lse)
         weights = np.exp(partial_lse[:, 0] - lse[0])

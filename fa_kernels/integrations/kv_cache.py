@@ -20,6 +20,9 @@ from fa_kernels.decode import decode
 from fa_kernels.integrations.transformers import attention_forward, refuse_unknown, window_of
 
 NAME = "fa_kernels_decode"
+#: Set on the views that `KVCacheLayer.update` returns: the whole cache, whose shape stays the same
+#: from step to step, so that a step is planned like the one before.
+_WHOLE = "fa_kernels_whole_cache"
 
 
 class KVCache(Cache):
@@ -73,7 +76,10 @@ class KVCacheLayer(CacheLayerMixin):
         self.keys[:, :, begin:end] = key_states
         self.values[:, :, begin:end] = value_states
         self.cumulative_length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        keys, values = self.keys[:, :, :end], self.values[:, :, :end]
+        setattr(keys, _WHOLE, self.keys)
+        setattr(values, _WHOLE, self.values)
+        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(keys that a mask must cover, where they begin)."""
@@ -135,8 +141,9 @@ def decode_forward(
             sliding_window=sliding_window, position_bias=position_bias, options=options, **kwargs,
         )  # fmt: skip
     refuse_unknown(kwargs)
+    caches = (getattr(key, _WHOLE, key), getattr(value, _WHOLE, value))
     out = decode(
-        query, key, value, key.shape[2], window=window_of(sliding_window, True),
+        query, *caches, key.shape[2], window=window_of(sliding_window, True),
         softmax_scale=scaling, backend=backend,
     )  # fmt: skip
     return out.transpose(1, 2), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ipywidgets
 import numpy as np
@@ -128,7 +129,9 @@ class SplitKV(DrawnView):
             values=list(_SEEDS), value=setting.seed,
         )  # fmt: skip
         super().__init__(setting, (self.num_splits, self.length, self.seed))
-        self.children = [*self.children[:-1], ipywidgets.HTML(_mathml()), self.children[-1]]
+        box: Any = self  # ipywidgets has no types
+        *above, table = box.children
+        box.children = (*above, ipywidgets.HTML(_mathml()), table)
 
     @property
     def setting(self) -> Split:

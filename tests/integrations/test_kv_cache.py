@@ -69,9 +69,9 @@ def test_one_row_goes_to_decode_and_a_prompt_does_not(
     seen: list[tuple[int, ...]] = []
     real = kv_cache.decode
 
-    def watched(q: Any, k: Any, *args: Any, **options: Any) -> Any:
-        seen.append((q.shape[2], k.shape[2], k.data_ptr()))
-        return real(q, k, *args, **options)
+    def watched(q: Any, k: Any, v: Any, tokens: int, **options: Any) -> Any:
+        seen.append((q.shape[2], k.shape[2], tokens, k.data_ptr()))
+        return real(q, k, v, tokens, **options)
 
     monkeypatch.setattr(kv_cache, "decode", watched)
     _, ours = pair(build)
@@ -82,7 +82,9 @@ def test_one_row_goes_to_decode_and_a_prompt_does_not(
         assert not seen
         ours(given[:, PROMPT : PROMPT + 1], **kept)
     layers = cache.layers
-    assert seen == [(1, PROMPT + 1, layer.keys.data_ptr()) for layer in layers]
+    # The whole cache, so that every step has the same shapes.
+    whole = (1, PROMPT + NEW, PROMPT + 1)
+    assert seen == [(*whole, layer.keys.data_ptr()) for layer in layers]
 
 
 def test_generate_takes_the_cache() -> None:
@@ -118,6 +120,14 @@ def test_a_layer_grows_in_place_and_says_when_it_is_full() -> None:
     assert layer.get_seq_length() == 0 and not layer.keys.any()
     with pytest.raises(ValueError, match="max_tokens = 0"):
         KVCache(0)
+
+
+def test_a_cache_of_transformers_works_too() -> None:
+    """Its keys are as long as the text: they are attended as they are."""
+    eager, ours = pair(llama)
+    given = tokens()[:, :PROMPT]
+    options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(ours.generate(given, **options), eager.generate(given, **options))
 
 
 def test_what_decode_does_not_know_is_refused() -> None:
