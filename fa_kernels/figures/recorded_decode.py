@@ -12,11 +12,12 @@ import numpy as np
 from fa_kernels.device import Device
 from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.measure.verify_decode import DECODE
 from fa_kernels.problem import ITEMSIZE
 
 #: The decode kernel as rows name it, with the number of splits that it chooses by itself; what was
-#: changed stands behind the name ("_page64", "_splits8", "_window4096").
-KERNEL = "decode_split_kv"
+#: changed stands behind the name ("_page64", "_splits8", "_window4096"): `decode_points.Ours`.
+KERNEL = DECODE
 #: One step of several in a CUDA graph, as a server runs them.
 _GRAPH = re.compile(rf"{KERNEL}_graph([2-9]|\d\d+)")
 #: Fewer shapes than this make no line.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_kernels.device import Device
+from fa_kernels.device import Device, device
 from fa_kernels.figures.recorded_decode import (
     KERNEL,
     DecodeLine,
@@ -15,7 +15,15 @@ from fa_kernels.figures.recorded_decode import (
     line_through,
     points_of,
 )
-from tests.figures.synthetic_decode import FIXED_MS, GB_S, SHAPES, decode_rows
+from fa_kernels.measure.decode_points import LAYERS, Ours
+from tests.figures.synthetic_decode import (
+    DECODE_ID,
+    FIXED_MS,
+    GB_S,
+    SHAPES,
+    decode_rows,
+    write_decode_run,
+)
 
 
 def test_the_line_finds_what_the_times_were_made_of() -> None:
@@ -64,6 +72,21 @@ def test_without_a_run_the_data_sheet_speaks(tmp_path: Path, h200: Device) -> No
     assert found == RecordedDecode() and found.line(h200) == DecodeLine(0.0, 4800.0)
     run = RecordedDecode("run", points_of(decode_rows()))
     assert run.line(h200).gb_s == pytest.approx(GB_S)
+
+
+def test_the_newest_run_of_the_device_is_read(tmp_path: Path, h200: Device) -> None:
+    write_decode_run(tmp_path)
+    found = RecordedDecode.on(h200, tmp_path)
+    assert found.run_id == DECODE_ID and len(found.points) == len(SHAPES)
+    assert found.line(h200).gb_s == pytest.approx(GB_S, rel=1e-4)
+    assert RecordedDecode.on(device("t4"), tmp_path) == RecordedDecode()
+
+
+def test_rows_are_named_as_a_run_names_them() -> None:
+    names = [one.name(None) for one in (Ours(), Ours(layers=LAYERS), Ours(layers=1), Ours(64))]
+    rows = [replace(next(decode_rows()), variant=name) for name in names]
+    assert [len(points_of([row])) for row in rows] == [1, 0, 0, 0]
+    assert [len(points_of([row], graphs=True)) for row in rows] == [1, 1, 0, 0]
 
 
 def test_flop_and_bytes_of_a_point() -> None:
