@@ -107,7 +107,17 @@ def source_words(line: DecodeLine, device: Device) -> str:
 def served_table(served: tuple[Served, ...], caption: str) -> str:
     """The numbers behind the figure, one row per policy, as HTML."""
     text = labels("batching")
-    names = ("policy", "rate", "first", "late", "end", "batch", "filled", "peak", "back")
+    names = (
+        "column_policy",
+        "column_rate",
+        "column_first",
+        "column_late",
+        "column_end",
+        "column_batch",
+        "column_filled",
+        "column_peak",
+        "column_back",
+    )
     body = []
     for one in served:
         first = one.first_token_ms
@@ -120,7 +130,7 @@ def served_table(served: tuple[Served, ...], caption: str) -> str:
                 f"{100 * peak:.0f} %", str(one.sent_back),
             ]
         )  # fmt: skip
-    return html_table("batching", caption, [text[f"column_{name}"] for name in names], body)
+    return html_table("batching", caption, [text[name] for name in names], body)
 
 
 class Batching(DrawnView):

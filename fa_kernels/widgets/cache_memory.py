@@ -22,6 +22,7 @@ from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.setting import dtype_choice
 from fa_kernels.widgets.text import html_table, labels
 
+_SAID = {"MHA": "said_mha", "GQA": "said_gqa", "MQA": "said_mqa"}
 _TOKENS = tuple(2**e for e in range(7, 21))
 _BATCHES = tuple(2**e for e in range(13))
 
@@ -59,7 +60,7 @@ def takeaway(chosen: CachedModel, devices: Sequence[Device]) -> str:
         ratio=significant(chosen.nbytes / chosen.weight_bytes),
     )  # fmt: skip
     words = {"group": model.group, "kv": model.nheads_kv, "heads": model.nheads}
-    said += " " + text[f"said_{model.kind}"].format(
+    said += " " + text[_SAID[model.kind]].format(
         mha=size_words(chosen.mha_bytes), mqa=size_words(chosen.mqa_bytes), **words
     )
     device = smallest_device(chosen.total_bytes, devices)
@@ -76,9 +77,12 @@ def takeaway(chosen: CachedModel, devices: Sequence[Device]) -> str:
 def memory_table(models: Sequence[CachedModel], devices: Sequence[Device], caption: str) -> str:
     """The numbers behind the figure, one row per model, as HTML."""
     text = labels("cache_memory")
-    names = ("model", "heads", "layers", "head_dim", "token", "cache", "mha", "weights", "fits",
-             "context", "source")  # fmt: skip
-    head = [text[f"column_{name}"] for name in names]
+    names = (
+        "column_model", "column_heads", "column_layers", "column_head_dim",
+        "column_token", "column_cache", "column_mha", "column_weights", "column_fits",
+        "column_context", "column_source",
+    )  # fmt: skip
+    head = [text[name] for name in names]
     body = []
     for one in models:
         model, device = one.model, smallest_device(one.total_bytes, devices)

@@ -70,8 +70,18 @@ def takeaway(setting: Paged) -> str:
 def waste_table(setting: Paged) -> str:
     """The numbers behind the figure, one row per policy, as HTML."""
     text = labels("fragmentation")
-    names = ("policy", "taken", "tokens", "internal", "external", "used", "mean", "back", "steps")
-    head = [text[f"column_{name}"] for name in names]
+    names = (
+        "column_policy",
+        "column_taken",
+        "column_tokens",
+        "column_internal",
+        "column_external",
+        "column_used",
+        "column_mean",
+        "column_back",
+        "column_steps",
+    )
+    head = [text[name] for name in names]
     body = []
     for policy, story in stories(setting.page_size, setting.seed).items():
         one = at_step(story, setting.step)

@@ -51,7 +51,15 @@ def takeaway(texts: Mapping[str, Text], batch: int, device: Device) -> str:
 def written_table(texts: Mapping[str, Text], caption: str) -> str:
     """The numbers behind the figure, one row per way, as HTML."""
     text = labels("generation")
-    names = ("way", "rate", "time", "spread", "memory", "error", "how")
+    names = (
+        "column_way",
+        "column_rate",
+        "column_time",
+        "column_spread",
+        "column_memory",
+        "column_error",
+        "column_how",
+    )
     body = []
     for key, one in texts.items():
         row = one.row or one.failed
@@ -68,7 +76,7 @@ def written_table(texts: Mapping[str, Text], caption: str) -> str:
                 "" if row.max_abs_err is None else f"{row.max_abs_err:.2g}", row.detail,
             ]
         )  # fmt: skip
-    return html_table("generation", caption, [text[f"column_{name}"] for name in names], body)
+    return html_table("generation", caption, [text[name] for name in names], body)
 
 
 class Generation(DrawnView):

@@ -81,10 +81,10 @@ def takeaway(
     text, decode = labels("regimes"), regimes[-1]
     ridge = ceilings.peak(True) * 1e3 / ceilings.bandwidth_gb_s
     said = []
-    for one in regimes:
+    for name, one in zip(("said_prefill", "said_decode"), regimes, strict=True):
         binds = one.binds(ceilings)
         said.append(
-            text[f"said_{one.name}"].format(
+            text[name].format(
                 device=device_words(device),
                 intensity=significant(one.intensity),
                 ridge=significant(ridge),
@@ -114,8 +114,11 @@ def takeaway(
 def regimes_table(regimes: Sequence[Regime], ceilings: Ceilings, caption: str) -> str:
     """The numbers behind the figure, one row per regime, as HTML."""
     text = labels("regimes")
-    names = ("regime", "flop", "least", "intensity", "asked", "asked_intensity", "arithmetic",
-             "bytes", "binds")  # fmt: skip
+    names = (
+        "column_regime", "column_flop", "column_least", "column_intensity",
+        "column_asked", "column_asked_intensity", "column_arithmetic", "column_bytes",
+        "column_binds",
+    )  # fmt: skip
     body = [
         [
             text["names"][one.name], significant(one.flops / 1e9), traffic(one.least_bytes),
@@ -125,7 +128,7 @@ def regimes_table(regimes: Sequence[Regime], ceilings: Ceilings, caption: str) -
         ]
         for one in regimes
     ]  # fmt: skip
-    return html_table("regimes", caption, [text[f"column_{name}"] for name in names], body)
+    return html_table("regimes", caption, [text[name] for name in names], body)
 
 
 class Regimes(DrawnView):

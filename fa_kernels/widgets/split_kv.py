@@ -64,7 +64,15 @@ def takeaway(setting: Split, row: SplitRow) -> str:
 def parts_table(setting: Split, row: SplitRow) -> str:
     """(m, l, lse), weight and out of every part, then of the merge and of the whole row; HTML."""
     text = labels("split_kv")
-    names = ("part", "keys", "m", "l", "lse", "weight", "out")
+    names = (
+        "column_part",
+        "column_keys",
+        "column_m",
+        "column_l",
+        "column_lse",
+        "column_weight",
+        "column_out",
+    )
     body = []
     for i, (part, weight) in enumerate(zip(row.parts, row.weights, strict=True)):
         keys = f"{part.first + 1} … {part.stop}" if part.first < part.stop else text["none"]
@@ -76,7 +84,7 @@ def parts_table(setting: Split, row: SplitRow) -> str:
     all_keys = f"1 … {setting.keys}"
     body += [[text["merged"], all_keys, *merged], [text["whole"], all_keys, *unsplit]]
     caption = text["caption"].format(**vars(setting))
-    head = [text[f"column_{name}"] for name in names]
+    head = [text[name] for name in names]
     return html_table("split-kv", caption, head, body)
 
 
