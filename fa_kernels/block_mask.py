@@ -1,4 +1,4 @@
-"""Block-sparsity masks: which blocks of the attention matrix are kept, and patterns of them."""
+"""Block-sparsity masks: which blocks of the attention matrix are kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from fa_kernels.patterns import best_blocks, block_states, blocks_kept, keep_blocks, reduce_blocks
 from fa_kernels.problem import MAX_SEQLEN, checked_int
 
 #: Blocks of one mask, q_blocks * k_blocks; more would take minutes to build and to walk.
 MAX_BLOCKS = 2**26
-#: What `BlockMask.pattern` knows: a band about the diagonal, the paper's butterfly, random blocks.
-PATTERNS = ("local", "butterfly", "random")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,35 +76,117 @@ class BlockMask:
         seqlen_k: int,
         block_m: int,
         block_n: int,
-        density: float,
+        density: float | None = None,
     ) -> BlockMask:
-        """A pattern of `PATTERNS` in which every block row keeps the same number of blocks.
+        """A pattern of `fa_kernels.patterns.PATTERNS`; the diagonal is kept by every one.
+
+        In most of them every block row keeps the same number of blocks, at least one.
 
         Args:
             name: "local": the blocks nearest the diagonal, where there are two choices the earlier
-                keys. "butterfly": first those whose index differs from the diagonal block's in no
-                bit, then in one (the flat block butterfly of Pixelated Butterfly, arXiv
-                2112.00029, without its low-rank term); beyond that, to reach any density, in two
-                bits and so on. "random": the diagonal and random others, always the same ones.
+                keys (the sliding window of Longformer, arXiv 2004.05150). "dilated": the same with
+                every second block, and the ones between where more are wanted (there, too).
+                "strided": the diagonal and every n-th block from it, on from the first after the
+                last (the column part of Sparse Transformers' strided attention, arXiv 1904.10509).
+                "butterfly": first those whose index differs from the diagonal block's in no bit,
+                then in one (the flat block butterfly of Pixelated Butterfly, arXiv 2112.00029,
+                without its low-rank term); beyond that, to reach any density, in two bits and so
+                on. "random": the diagonal and random others, always the same ones.
+                "global": a local window, and the first block of keys, which all rows attend and
+                whose rows attend all (Longformer). "bigbird": the same with half of the window
+                replaced by random blocks (BigBird, arXiv 2007.14062).
+                "dense" and "causal" keep all blocks, and those up to the diagonal.
                 The diagonal is the one of `causal="bottom_right"`: the last row sees the last key.
-            density: fraction of the blocks to keep, in (0, 1]; rounded to at least one per row.
+            density: fraction of the blocks to keep, in (0, 1]; the nearest there is. "dense" and
+                "causal" have one density and need none.
 
         Raises:
             ValueError: an unknown name, a density out of range or too many blocks.
         """
-        if name not in PATTERNS:
-            raise ValueError(f"pattern = {name!r} is not known: use one of {', '.join(PATTERNS)}.")
         remedy = "Give the lengths and blocks of the call that it is for."
         seqlen_q = checked_int("seqlen_q", seqlen_q, 0, MAX_SEQLEN, remedy)
         seqlen_k = checked_int("seqlen_k", seqlen_k, 0, MAX_SEQLEN, remedy)
-        block_m = checked_int("block_m", block_m, 1, MAX_SEQLEN, "64 is a good block.")
-        block_n = checked_int("block_n", block_n, 1, MAX_SEQLEN, "64 is a good block.")
+        block_m, block_n = _checked_blocks(block_m, block_n)
         sizes = mask_blocks(seqlen_q, seqlen_k, block_m, block_n)
-        count = blocks_kept(density, sizes[1])
         last_rows = np.minimum(np.arange(1, sizes[0] + 1) * block_m, seqlen_q) - 1
         diagonal = np.maximum(last_rows + seqlen_k - seqlen_q, 0) // block_n
-        keep = _pattern(name, sizes[1], count, tuple(diagonal.tolist()))
+        keep = keep_blocks(name, sizes[1], tuple(diagonal.tolist()), density)
         return cls(keep, block_m, block_n, name)
+
+    @classmethod
+    def from_mask(cls, mask: Any, block_m: int, block_n: int) -> BlockMask:
+        """The blocks in which an element mask keeps anything.
+
+        A block that it keeps in part is kept: where there may be such, pass the element mask, too,
+        `fa.attention(q, k, v, mask=mask, block_mask=fa.BlockMask.from_mask(mask, 128, 128))`. That
+        is `mask` alone, without the work of what it drops.
+
+        Args:
+            mask: bool (seqlen_q, seqlen_k) or (batch or 1, nheads or 1, seqlen_q, seqlen_k), True =
+                attend.
+
+        Raises:
+            ValueError: not boolean, not 2 or 4 axes, an empty axis, or as the class.
+        """
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_:
+            raise ValueError(
+                f"mask is {mask.dtype}, it must be bool (True = attend): compare it with a "
+                "threshold, or give scores to BlockMask.from_scores."
+            )
+        block_m, block_n = _checked_blocks(block_m, block_n)
+        _refuse_other_axes("mask", mask.shape, block_m, block_n)
+        return cls(block_states(mask, block_m, block_n)[0], block_m, block_n)
+
+    @classmethod
+    def from_scores(
+        cls,
+        scores: Any,
+        block_m: int,
+        block_n: int,
+        *,
+        threshold: float | None = None,
+        density: float | None = None,
+        by: str = "largest",
+    ) -> BlockMask:
+        """The blocks that matter by scores or probabilities of an attention map.
+
+        Args:
+            scores: real (seqlen_q, seqlen_k) or (batch or 1, nheads or 1, seqlen_q, seqlen_k);
+                -inf marks what is masked, and a block of nothing else is dropped.
+            threshold: keep a block if its value is at least this.
+            density: instead, keep in every block row this fraction of the blocks, at least one:
+                those with the greatest values. Of probabilities, `by="sum"` then keeps the most of
+                them that any mask with as many blocks per row can.
+            by: what a block's value is, its "largest" element or their "sum".
+
+        Raises:
+            ValueError: NaN, both or neither of threshold and density, an unknown `by`, not 2 or 4
+                axes, or as the class.
+        """
+        scores = np.asarray(scores, np.float64)
+        if (threshold is None) == (density is None):
+            raise ValueError(
+                f"threshold = {threshold!r} and density = {density!r}: give one of the two."
+            )
+        if by not in ("largest", "sum"):
+            raise ValueError(f"by = {by!r} is not known: use 'largest' or 'sum'.")
+        block_m, block_n = _checked_blocks(block_m, block_n)
+        _refuse_other_axes("scores", scores.shape, block_m, block_n)
+        if np.isnan(scores).any():
+            raise ValueError("scores has NaN, which is neither kept nor dropped: remove it.")
+        largest = reduce_blocks(np.maximum, scores, block_m, block_n)
+        value = largest
+        if by == "sum":
+            seen = np.where(np.isneginf(scores), 0.0, scores)
+            value = np.where(
+                np.isneginf(largest), -np.inf, reduce_blocks(np.add, seen, block_m, block_n)
+            )
+        if threshold is not None:
+            keep = value >= threshold
+        else:
+            keep = best_blocks(value, blocks_kept(density, value.shape[-1]))
+        return cls(keep & ~np.isneginf(largest), block_m, block_n)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -164,19 +245,22 @@ class BlockMask:
         return f"{name} {self.block_m} x {self.block_n}, s = {self.density:.3g}"
 
 
-def blocks_kept(density: float, k_blocks: int) -> int:
-    """How many of `k_blocks` blocks a row of a pattern of this density keeps; at least one.
+def _checked_blocks(block_m: Any, block_n: Any) -> tuple[int, int]:
+    return (
+        checked_int("block_m", block_m, 1, MAX_SEQLEN, "64 is a good block."),
+        checked_int("block_n", block_n, 1, MAX_SEQLEN, "64 is a good block."),
+    )
 
-    Raises:
-        ValueError: a density outside (0, 1].
-    """
-    try:
-        fits = not isinstance(density, (bool, str)) and 0.0 < float(density) <= 1.0
-    except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise ValueError(f"density = {density!r} must be above 0 and at most 1, e.g. 0.25.")
-    return max(1, round(float(density) * k_blocks))
+
+def _refuse_other_axes(name: str, shape: tuple[int, ...], block_m: int, block_n: int) -> None:
+    """Before the blocks are made: 2 or 4 axes, nothing empty, not too many blocks."""
+    if len(shape) not in (2, 4) or 0 in shape:
+        raise ValueError(
+            f"{name} has shape {shape}: it must be (seqlen_q, seqlen_k) or (batch, nheads, "
+            "seqlen_q, seqlen_k), with at least one element."
+        )
+    blocks = mask_blocks(shape[-2], shape[-1], block_m, block_n)
+    _refuse_many(*blocks, masks=shape[0] * shape[1] if len(shape) == 4 else 1)
 
 
 def _frozen(array: np.ndarray) -> bool:
@@ -241,34 +325,3 @@ def per_mask(entries: int) -> Callable[[Callable[..., Result]], _PerMask[Result]
     The oldest of `entries` results goes first. Results may be large: choose few.
     """
     return lambda function: _PerMask(function, entries)
-
-
-@functools.lru_cache(maxsize=16)
-def _pattern(name: str, k_blocks: int, count: int, diagonal: tuple[int, ...]) -> np.ndarray:
-    """bool (1, 1, q_blocks, k_blocks); row i keeps `count` blocks around or by diagonal[i]."""
-    centre, cols = np.array(diagonal), np.arange(k_blocks)
-    if name == "local":
-        first = np.clip(centre - count // 2, 0, k_blocks - count)[:, None]
-        keep = (cols >= first) & (cols < first + count)
-    else:
-        keep = np.zeros((len(centre), k_blocks), bool)
-        rng = np.random.default_rng(0)
-        for row, middle in enumerate(centre):
-            if name == "butterfly":
-                differs = cols ^ middle
-                rank = _bit_counts(differs) * (2 * k_blocks) + differs
-            else:
-                rank = rng.permutation(k_blocks) + 1
-                rank[middle] = 0
-            keep[row, np.argpartition(rank, count - 1)[:count]] = True
-    keep = keep[None, None]
-    keep.setflags(write=False)
-    return keep
-
-
-def _bit_counts(values: np.ndarray) -> np.ndarray:
-    counts = np.zeros_like(values)
-    while values.any():
-        counts += values & 1
-        values = values >> 1
-    return counts

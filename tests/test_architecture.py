@@ -21,6 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = (
         {"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}
         | {"packed", "dropout", "extras", "decode_problem"}
         | {"model_shape", "paging", "serving"}
+        {"units", "problem", "device", "tiling", "patterns", "block_mask", "masks", "tile_list"}
+        | {"packed", "dropout", "extras"}
     ),
     frozenset({"reference"}),
     frozenset({"traffic"}),

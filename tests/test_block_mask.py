@@ -12,19 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_kernels import block_mask
-from fa_kernels.block_mask import MAX_BLOCKS, PATTERNS, BlockMask, per_mask
+from fa_kernels.attention import attention, attention_backward
+from fa_kernels.block_mask import BlockMask, per_mask
+from fa_kernels.tiling import Tiling
 from tests.reference.problems import bounded
-
-names = st.sampled_from(PATTERNS)
-counts = st.integers(1, 40)
-each_pattern = pytest.mark.parametrize("name", PATTERNS)
-
-
-def rows_of(name: str, q_blocks: int, k_blocks: int, density: float) -> np.ndarray:
-    """The kept blocks of a pattern with blocks of one element, (q_blocks, k_blocks)."""
-    return BlockMask.pattern(name, q_blocks, k_blocks, 1, 1, density).keep[0, 0]
-
 
 # -- from_dense -----------------------------------------------------------------------------
 
@@ -54,23 +45,6 @@ def test_a_bad_block_size_is_refused_in_words(block: Any) -> None:
             BlockMask.from_dense(np.ones((2, 2), bool), *sizes)
 
 
-@pytest.mark.parametrize("size", [-1, 2**25, 0.5, "64", None])
-def test_a_pattern_of_bad_sizes_is_refused_in_words(size: Any) -> None:
-    good = {"seqlen_q": 128, "seqlen_k": 128, "block_m": 64, "block_n": 64}
-    for name in good:
-        with pytest.raises(ValueError, match=rf"^{name} = .*between \d+ and \d+\. \w"):
-            BlockMask.pattern("local", **{**good, name: size}, density=0.5)
-    with pytest.raises(ValueError, match=r"^block_m = 0 is out of range"):
-        BlockMask.pattern("local", 128, 128, 0, 64, 0.5)
-
-
-def test_too_many_blocks_are_refused_before_they_are_made() -> None:
-    n = 2**24
-    assert n * n > MAX_BLOCKS
-    with pytest.raises(ValueError, match=rf"{n} x {n} blocks has more than {MAX_BLOCKS}: use lar"):
-        BlockMask.pattern("random", n, n, 1, 1, 0.5)
-
-
 def test_a_list_of_lists_is_a_mask_for_every_head() -> None:
     mask = BlockMask.from_dense([[True, False, True], [False, False, True]], 16, 32.0)  # type: ignore[arg-type]
     assert (mask.blocks, mask.lead, mask.density) == ((2, 3), (1, 1), 0.5)
@@ -92,114 +66,122 @@ def test_the_callers_array_may_change_afterwards() -> None:
     assert not np.shares_memory(BlockMask.from_dense(keep, 16, 16).keep, keep)
 
 
-# -- patterns -------------------------------------------------------------------------------
+# -- from element masks and scores -----------------------------------------------------------
+
+sizes = st.integers(1, 40)
 
 
-@given(names, counts, counts, st.floats(0.001, 1.0))
+def masked_oracle(q: Any, k: Any, v: Any, kept: np.ndarray) -> np.ndarray:
+    """softmax over the kept scores in float64; rows that keep nothing are 0."""
+    s = np.where(kept, q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    top = np.maximum(s.max(axis=-1, keepdims=True), -1e300)
+    p = np.exp(s - top)
+    return (p @ v) / np.maximum(p.sum(axis=-1, keepdims=True), 1e-300)
+
+
+@given(sizes, sizes, st.integers(1, 17), st.integers(1, 17), st.integers(0, 2**16), st.booleans())
 @bounded
-def test_every_block_row_keeps_the_same_number_of_blocks(
-    name: str, q_blocks: int, k_blocks: int, density: float
+def test_a_block_is_kept_if_an_element_of_it_is(
+    n: int, m: int, block_m: int, block_n: int, seed: int, per_head: bool
 ) -> None:
-    keep = rows_of(name, q_blocks, k_blocks, density)
-    count = max(1, round(density * k_blocks))
-    assert keep.shape == (q_blocks, k_blocks) and keep.dtype == np.bool_
-    assert (keep.sum(axis=1) == count).all()
-    mask = BlockMask.pattern(name, q_blocks, k_blocks, 1, 1, density)
-    assert mask.density == pytest.approx(count / k_blocks)
+    rng = np.random.default_rng(seed)
+    mask = rng.random((2, 3, n, m) if per_head else (n, m)) < 0.05
+    found = BlockMask.from_mask(mask, block_m, block_n)
+    assert found.lead == ((2, 3) if per_head else (1, 1))
+    four = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    for i, j in np.ndindex(found.blocks):
+        rows, keys = np.s_[i * block_m : (i + 1) * block_m], np.s_[j * block_n : (j + 1) * block_n]
+        want = four[:, :, rows, keys].any(axis=(-1, -2))
+        np.testing.assert_array_equal(found.keep[:, :, i, j], want)
 
 
-@given(names, counts, counts, st.floats(0.001, 1.0))
+@given(sizes, sizes, st.integers(1, 17), st.integers(1, 17), st.integers(0, 2**16))
 @bounded
-def test_the_diagonal_is_always_kept(
-    name: str, q_blocks: int, k_blocks: int, density: float
+def test_beside_its_element_mask_it_changes_nothing(
+    n: int, m: int, block_m: int, block_n: int, seed: int
 ) -> None:
-    """That of causal bottom_right: the last row sees the last key."""
-    keep = rows_of(name, q_blocks, k_blocks, density)
-    assert all(keep[i, max(0, i + k_blocks - q_blocks)] for i in range(q_blocks))
+    rng = np.random.default_rng(seed)
+    q, d_out = rng.standard_normal((2, 1, 2, n, 4))
+    k, v = rng.standard_normal((2, 1, 2, m, 4))
+    mask = rng.random((n, m)) < 0.3
+    mask[0] = False
+    both: dict[str, Any] = {"mask": mask, "block_mask": BlockMask.from_mask(mask, block_m, block_n)}
+    tiling = Tiling(8, 8)
+    out, lse = attention(q, k, v, **both, tiling=tiling, return_lse=True)
+    np.testing.assert_allclose(out, masked_oracle(q, k, v, mask), atol=1e-12)
+    assert not out[..., 0, :].any() and np.isneginf(lse[..., 0]).all()
+    alone, alone_lse = attention(q, k, v, mask=mask, tiling=tiling, return_lse=True)
+    for one, other in zip(
+        attention_backward(d_out, q, k, v, out, lse, **both, tiling=tiling),
+        attention_backward(d_out, q, k, v, alone, alone_lse, mask=mask, tiling=tiling),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-@given(counts, counts, st.floats(0.001, 1.0), st.floats(0.001, 1.0))
+def test_scores_above_a_threshold() -> None:
+    scores = np.zeros((4, 6))
+    scores[1, 2], scores[3, 5], scores[2, 0] = 0.5, 0.4, -np.inf
+    mask = BlockMask.from_scores(scores, 2, 3, threshold=0.4)
+    np.testing.assert_array_equal(mask.keep[0, 0], [[True, False], [False, True]])
+    by_sum = BlockMask.from_scores(scores, 2, 3, threshold=0.5, by="sum")
+    np.testing.assert_array_equal(by_sum.keep[0, 0], [[True, False], [False, False]])
+
+
+@given(sizes, sizes, st.floats(0.01, 1.0), st.integers(0, 2**16))
 @bounded
-def test_a_denser_pattern_contains_the_sparser_one(
-    q_blocks: int, k_blocks: int, one: float, other: float
+def test_the_best_blocks_by_sum_keep_the_most_of_any_mask_as_dense(
+    n: int, m: int, density: float, seed: int
 ) -> None:
-    for name in ("butterfly", "random"):
-        sparse, dense = (rows_of(name, q_blocks, k_blocks, s) for s in sorted((one, other)))
-        assert (dense | sparse == dense).all()
+    rng = np.random.default_rng(seed)
+    p = rng.random((n, m)) ** 4
+    p /= p.sum(axis=-1, keepdims=True)
+
+    def kept(mask: BlockMask) -> float:
+        return float((p * np.kron(mask.keep[0, 0], np.ones((3, 5)))[:n, :m]).sum())
+
+    best = BlockMask.from_scores(p, 3, 5, density=density, by="sum")
+    count = max(1, round(density * best.blocks[1]))
+    assert (best.keep.sum(axis=-1) == count).all()
+    for name in ("local", "butterfly", "random", "strided", "dilated"):
+        assert kept(best) >= kept(BlockMask.pattern(name, n, m, 3, 5, density)) - 1e-12
+    assert kept(best) >= kept(BlockMask.from_scores(p, 3, 5, density=density)) - 1e-12
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 16, 33])
-def test_local_is_a_band_about_the_diagonal(n: int) -> None:
-    for count in range(1, n + 1):
-        keep = rows_of("local", n, n, count / n)
-        for i in range(n):
-            kept = np.flatnonzero(keep[i])
-            assert (np.diff(kept) == 1).all(), "a band has no holes"
-            left, right = i - kept[0], kept[-1] - i
-            # As many to the left as to the right, an odd one to the left, unless an edge is near.
-            if kept[0] > 0 and kept[-1] < n - 1:
-                assert left - right == (count - 1) % 2
-        if count % 2:
-            np.testing.assert_array_equal(keep, keep[::-1, ::-1], err_msg="the same from both ends")
-
-
-@pytest.mark.parametrize("bits", [0, 1, 2, 3, 4, 5, 6])
-def test_the_flat_butterfly_keeps_what_differs_in_at_most_one_bit(bits: int) -> None:
-    """Pixelated Butterfly's flat block butterfly: |i xor j| is 0 or a power of two."""
-    n = 2**bits
-    keep = rows_of("butterfly", n, n, (bits + 1) / n)
-    powers = {0, *(2**b for b in range(bits))}
-    want = [[(i ^ j) in powers for j in range(n)] for i in range(n)]
-    np.testing.assert_array_equal(keep, want)
-    np.testing.assert_array_equal(keep, keep.T)
-
-
-def test_the_butterfly_goes_on_with_two_bits_and_reaches_near_before_far() -> None:
-    keep = rows_of("butterfly", 8, 8, 1 / 8)
-    np.testing.assert_array_equal(keep, np.eye(8, dtype=bool))
-    assert np.flatnonzero(rows_of("butterfly", 8, 8, 3 / 8)[0]).tolist() == [0, 1, 2]
-    assert np.flatnonzero(rows_of("butterfly", 8, 8, 5 / 8)[0]).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_random_differs_from_row_to_row_and_is_always_the_same() -> None:
-    keep = rows_of("random", 64, 64, 0.25)
-    assert len({row.tobytes() for row in keep}) > 60
-    block_mask._pattern.cache_clear()
-    np.testing.assert_array_equal(rows_of("random", 64, 64, 0.25), keep)
-
-
-@each_pattern
-def test_patterns_do_not_depend_on_numpys_global_state(name: str) -> None:
-    before = rows_of(name, 20, 30, 0.3)
-    np.random.seed(1)  # noqa: NPY002  this is what must not matter
-    block_mask._pattern.cache_clear()
-    np.testing.assert_array_equal(rows_of(name, 20, 30, 0.3), before)
-
-
-@each_pattern
-def test_a_pattern_covers_ragged_sequences(name: str) -> None:
-    mask = BlockMask.pattern(name, 113, 203, 64, 32, 0.3)
-    assert mask.blocks == (2, 7) and (mask.block_m, mask.block_n) == (64, 32)
-    mask.fits(4, 5, 113, 203)
-    assert BlockMask.pattern(name, 0, 0, 64, 64, 1.0).blocks == (1, 1), "of nothing, too"
+def test_what_is_masked_in_the_scores_is_never_kept() -> None:
+    scores = np.full((4, 4), -np.inf)
+    scores[2, 1] = -7.0
+    for by in ("largest", "sum"):
+        mask = BlockMask.from_scores(scores, 2, 2, density=1.0, by=by)
+        np.testing.assert_array_equal(mask.keep[0, 0], [[False, False], [True, False]])
 
 
 @pytest.mark.parametrize(
-    ("name", "density", "sentence"),
+    ("call", "sentence"),
     [
-        ("diagonal", 0.5, r"pattern = 'diagonal' is not known: use one of local, butterfly, ran"),
-        (None, 0.5, r"pattern = None is not known"),
-        ("local", 0.0, r"density = 0\.0 must be above 0 and at most 1"),
-        ("local", 1.5, r"density = 1\.5 must"),
-        ("local", -0.1, r"density = -0\.1 must"),
-        ("local", float("nan"), r"density = nan must"),
-        ("local", "0.5", r"density = '0\.5' must"),
-        ("local", None, r"density = None must"),
+        (
+            lambda: BlockMask.from_mask(np.ones((2, 2)), 1, 1),
+            r"mask is float64, .*BlockMask.from_scores",
+        ),
+        (lambda: BlockMask.from_mask(np.ones(3, bool), 1, 1), r"mask has shape \(3,\): it must"),
+        (lambda: BlockMask.from_mask(np.ones((0, 3), bool), 1, 1), r"with at least one element"),
+        (lambda: BlockMask.from_mask(np.ones((2, 2), bool), 0, 1), r"block_m = 0 is out of range"),
+        (lambda: BlockMask.from_scores([[1.0]], 1, 1), r"threshold = None and density = None: giv"),
+        (
+            lambda: BlockMask.from_scores([[1.0]], 1, 1, threshold=1, density=1),
+            r"give one of the two",
+        ),
+        (lambda: BlockMask.from_scores([[np.nan]], 1, 1, density=1), r"scores has NaN"),
+        (lambda: BlockMask.from_scores([[1.0]], 1, 1, density=0), r"density = 0 must be above 0"),
+        (
+            lambda: BlockMask.from_scores([[1.0]], 1, 1, density=1, by="max"),
+            r"by = 'max' is not known: use 'largest' or 'sum'",
+        ),
     ],
 )
-def test_a_bad_pattern_is_refused_in_words(name: Any, density: Any, sentence: str) -> None:
+def test_bad_masks_and_scores_are_refused_in_words(call: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        BlockMask.pattern(name, 64, 64, 16, 16, density)
+        call()
 
 
 # -- values ---------------------------------------------------------------------------------

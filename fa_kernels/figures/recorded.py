@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from fa_kernels.block_mask import blocks_kept
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point, device_words
 from fa_kernels.figures.sparse import row_name
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run, parse_mask
+from fa_kernels.patterns import blocks_kept
 from fa_kernels.problem import SHORT_DTYPE
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from fa_kernels.block_mask import PATTERNS, BlockMask
+from fa_kernels.block_mask import BlockMask
 from fa_kernels.measure.seal import RecordError
+from fa_kernels.patterns import PATTERNS
 from fa_kernels.problem import AttentionProblem
 
 _MASK = re.compile(r"([a-z]+) (\d+)x(\d+)")

@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fa_kernels.block_mask import MAX_BLOCKS, BlockMask, blocks_kept
+from fa_kernels.block_mask import MAX_BLOCKS, BlockMask
+from fa_kernels.patterns import blocks_kept
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic import model

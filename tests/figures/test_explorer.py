@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fa_kernels.block_mask import PATTERNS
 from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.explorer import explorer_figure, explorer_spec
@@ -22,6 +21,7 @@ from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.sparse import CHOICES
 from fa_kernels.figures.tile_panel import current_tile, kept_tiles
 from fa_kernels.measure.records import Row, Run
+from fa_kernels.patterns import EVEN_PATTERNS
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 from tests.figures.synthetic import RUN_ID, row
@@ -272,7 +272,7 @@ def test_it_is_quick_enough_to_drag(h200: Device, run: RecordedRun, pattern: str
     assert (time.perf_counter() - start) / len(points) < 0.02
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", EVEN_PATTERNS)
 def test_a_pattern_that_is_new_stops_nobody(h200: Device, pattern: str) -> None:
     """Nothing is cached at a new N, d or M; the largest mask that is drawn is built once."""
     explorer_spec(Point.of(4096, 64, 64, "float16", h200, pattern, 1 / 8))

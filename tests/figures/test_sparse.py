@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from fa_kernels.block_mask import PATTERNS
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point
 from fa_kernels.figures.sparse import checked_density, checked_pattern, launched, paper, row_name
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.records import mask_text
+from fa_kernels.patterns import EVEN_PATTERNS
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.patterns import Blocks
 from fa_kernels.variants import VARIANTS
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", EVEN_PATTERNS)
 def test_a_points_plan_is_that_of_the_real_mask(h200: Device, pattern: str) -> None:
     point = Point.of(1000, 64, 64, "float16", h200, pattern, 1 / 4)
     for variant in VARIANTS.values():

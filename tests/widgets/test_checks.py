@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fa_kernels.block_mask import PATTERNS
+from fa_kernels.patterns import EVEN_PATTERNS
 from fa_kernels.session import Session
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 from fa_kernels.widgets.checks import check_traffic
@@ -30,7 +30,7 @@ def test_point_that_was_not_recorded(recorded: Session) -> None:
     assert "not recorded at this point" in str(check)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", EVEN_PATTERNS)
 def test_block_masks_are_counted_too(bare: Session, pattern: str) -> None:
     dense = check_traffic(500, 20, 8, session=bare)
     check = check_traffic(500, 20, 8, pattern=pattern, density=1 / 4, session=bare)
