@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from fa_kernels.measure.torch_tensors import refuse_dropout, refuse_other_alignment
@@ -16,34 +18,44 @@ FLEX_BLOCK = 128
 
 def flex_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:
     """FlexAttention compiled for this problem, with causal and block masks as its BlockMask."""
+    refuse_dropout(problem, "flex_attention")
+    mask, scale = _flex_mask(problem, device), problem.scale
+    # Masks of one block size are inputs of one kernel, whatever they keep.
+    blocks = problem.block_mask
+    size = None if blocks is None else (blocks.block_m, blocks.block_n, blocks.lead)
+    compiled = _compiled_for(replace(problem, block_mask=None), size)
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask, scale=scale)
+
+
+@lru_cache(maxsize=1)
+def _compiled_for(dense: AttentionProblem, mask_size: tuple[Any, ...] | None) -> Callable[..., Any]:
+    """FlexAttention compiled for the sizes of the last problem, or anew for others."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    refuse_dropout(problem, "flex_attention")
-    # Each problem is compiled for its own sizes; after a few, torch would stop compiling and run
-    # the formula eagerly, with all scores in memory.
+    # After a few problems torch would stop compiling and run the formula eagerly, with all scores
+    # in memory.
     torch.compiler.reset()
-    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-    mask, scale = _flex_mask(problem, device), problem.scale
-    return lambda q, k, v: compiled(q, k, v, block_mask=mask, scale=scale)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def _flex_mask(problem: AttentionProblem, device: Any) -> Any:
     import torch
     from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
+    mask, sizes = problem.block_mask, (problem.seqlen_q, problem.seqlen_k)
+    if mask is not None and mask.block_m % FLEX_BLOCK == mask.block_n % FLEX_BLOCK == 0:
+        from fa_kernels.integrations.flex import to_flex
+
+        return to_flex(mask, *sizes, causal=problem.causal or False, device=device)
     mods, lead = [], (1, 1)
-    block = (FLEX_BLOCK, FLEX_BLOCK)
     if problem.causal:
         top_left = problem.causal == "top_left"
         offset = 0 if top_left else problem.seqlen_k - problem.seqlen_q
         mods.append(lambda b, h, row, column: row + offset >= column)
-    mask = problem.block_mask
     if mask is not None:
         keep = torch.from_numpy(mask.keep.copy()).to(device)
         lead, (block_m, block_n) = mask.lead, (mask.block_m, mask.block_n)
-        if block_m % FLEX_BLOCK == block_n % FLEX_BLOCK == 0:
-            block = (block_m, block_n)
 
         def kept(b: Any, h: Any, row: Any, column: Any) -> Any:
             batch, head = (b if lead[0] > 1 else 0), (h if lead[1] > 1 else 0)
@@ -53,8 +65,7 @@ def _flex_mask(problem: AttentionProblem, device: Any) -> Any:
     if not mods:
         return None
     over = [None if n == 1 else n for n in lead]
-    sizes = (problem.seqlen_q, problem.seqlen_k)
-    return create_block_mask(and_masks(*mods), *over, *sizes, device=device, BLOCK_SIZE=block)
+    return create_block_mask(and_masks(*mods), *over, *sizes, device=device, BLOCK_SIZE=FLEX_BLOCK)
 
 
 def fa3_forward(problem: AttentionProblem, device: Any) -> Callable[..., Any]:

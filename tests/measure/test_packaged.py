@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.measure import packaged
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.packaged import fa3_decode_forward
@@ -32,6 +33,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(found, "compile", compiled)
     monkeypatch.setattr(found.compiler, "reset", lambda: asked.clear())
+    packaged._compiled_for.cache_clear()  # of another test's torch
     return SimpleNamespace(module=found, asked=asked)
 
 
@@ -61,6 +63,17 @@ def test_flex_keeps_the_blocks_of_a_mask(
     mask = BlockMask.pattern(pattern, 300, 520, *blocks, 0.5)
     problem = AttentionProblem(1, 2, 300, 520, 16, "float32", causal, block_mask=mask)
     assert checked(problem)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_is_compiled_anew_for_other_sizes_alone(torch: Any) -> None:
+    compiled: list[int] = []
+    for n, density in ((256, 0.5), (256, 1.0), (384, 0.5), (384, 1.0)):
+        mask = BlockMask.pattern("butterfly", n, n, 128, 128, density)
+        assert checked(AttentionProblem(1, 1, n, n, 16, "float32", block_mask=mask))
+        compiled.append(torch.asked.count({"dynamic": False, "fullgraph": True}))
+        torch.asked.clear()
+    assert compiled == [1, 0, 1, 0]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
