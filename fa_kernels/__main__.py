@@ -14,6 +14,7 @@ GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib"
 #: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
 SPECIAL_KINDS = (
     "backward", "speed", "training", "ceilings", "numerics", "paper", "decode", "generation",
+    "sparse",
 )  # fmt: skip
 
 #: Those of them that `measure --speed` takes, too.
@@ -78,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     measure.add_argument("--paper", action="store_true", help="published tables' calls instead")
     measure.add_argument("--generation", action="store_true", help="GPT-2 writing text instead")
+    measure.add_argument(
+        "--sparse", action="store_true", help="block masks of falling density instead"
+    )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
     for name in ("seqlens", "head-dims", "sram-kib"):
@@ -280,27 +284,9 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         more = {"backend": args.backend or ("cuda" if available() else "numpy")}
     if more.get("backend") != "numpy":
         _refuse_without_gpu("measure")
-    from fa_kernels.measure.backward_run import record_backward
-    from fa_kernels.measure.ceilings_run import record_ceilings
-    from fa_kernels.measure.decode_run import record_decode
-    from fa_kernels.measure.generation_run import record_generation
-    from fa_kernels.measure.numerics import record_numerics
-    from fa_kernels.measure.paper_run import record_paper
-    from fa_kernels.measure.special_run import refuse_other_kind
-    from fa_kernels.measure.speed_run import record_speed
-    from fa_kernels.measure.training_run import record_training
+    from fa_kernels.measure.special_run import recorder, refuse_other_kind
 
-    recorders = {
-        "backward": record_backward,
-        "speed": record_speed,
-        "training": record_training,
-        "ceilings": record_ceilings,
-        "numerics": record_numerics,
-        "paper": record_paper,
-        "decode": record_decode,
-        "generation": record_generation,
-    }
-    record = recorders[kind]
+    record = recorder(kind)
     root = args.out or records.MEASURED_DIR
     seconds = args.minutes and args.minutes * 60
     try:

@@ -49,6 +49,8 @@ UNITS = {
     "extra_mem_bytes": "B",
     "device_mem_bytes": "B",
     "launch_us": "us",
+    "host_lists_us": "us",
+    "device_lists_us": "us",
     "compile_s": "s",
     "rmse": "",
     "rms": "",
@@ -58,13 +60,14 @@ UNITS = {
 #: such key), hardware counters of a list of shapes, backward passes, the fast kernels beside their
 #: peers, training steps of a whole model ("step": the problem is one of its attention calls),
 #: what the device reaches (no rows here: `ceiling_records`), errors against float64 by dtype,
-#: N and what the inputs are, or the calls of published tables and figures. Kinds of their own, so
-#: that no page takes them for the above: "peers", the fast kernels beside peers and at shapes that
-#: were asked for, and what was timed with a warm L2. "generation": a whole model that writes text
-#: ("step": seqlen_q tokens of prompt, seqlen_k with those that are written by then).
+#: N and what the inputs are, the calls of published tables and figures, or block masks of falling
+#: density. Kinds of their own, so that no page takes them for the above: "peers", the fast kernels
+#: beside peers and at shapes that were asked for, and what was timed with a warm L2. "generation":
+#: a whole model that writes text ("step": seqlen_q tokens of prompt, seqlen_k with those that are
+#: written by then).
 RUN_KINDS = (
     "grid", "counters", "backward", "speed", "training", "ceilings", "numerics", "paper",
-    "peers", "grid-warm", "speed-warm", "peers-warm", "decode", "generation",
+    "peers", "grid-warm", "speed-warm", "peers-warm", "decode", "generation", "sparse",
 )  # fmt: skip
 #: `provider` of our own kernels.
 OURS = "fa_kernels"

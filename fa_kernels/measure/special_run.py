@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fa_kernels.measure import records, seal
 from fa_kernels.measure.sweep import Describe, start_run
+
+#: Kind of a run that is an option of `measure` -> the module and function that record it.
+RECORDERS = {
+    "backward": ("backward_run", "record_backward"),
+    "speed": ("speed_run", "record_speed"),
+    "training": ("training_run", "record_training"),
+    "ceilings": ("ceilings_run", "record_ceilings"),
+    "numerics": ("numerics", "record_numerics"),
+    "paper": ("paper_run", "record_paper"),
+    "decode": ("decode_run", "record_decode"),
+    "generation": ("generation_run", "record_generation"),
+    "sparse": ("sparse_run", "record_sparse"),
+}
+
+
+def recorder(kind: str) -> Callable[..., tuple[Path, bool]]:
+    """What records a run of this kind; loaded now, since some need torch."""
+    module, name = RECORDERS[kind]
+    found: Callable[..., tuple[Path, bool]] = getattr(
+        importlib.import_module(f"fa_kernels.measure.{module}"), name
+    )
+    return found
 
 
 def kind_with(kind: str, l2: str) -> str:

@@ -27,6 +27,8 @@ FIG2_LEFT = AttentionProblem(64, 16, 1024, 1024, 64, "float16")
 #: Where the backward is timed with other tiles than its default, with and without a causal mask.
 TILES_AT = (4096, "float16")
 TILES = ((32, 64), (32, 128), (64, 64), (64, 128), (128, 64), (128, 128))
+#: Rows up to which the gradients of four heads are checked.
+MOST_OF_FOUR_HEADS = 16384
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,14 @@ def backward_rows(
 
 
 def _few_heads(problem: AttentionProblem) -> list[tuple[int, int]]:
-    """(batch, k/v head) pairs that are checked: the first, the last and two between."""
+    """(batch, k/v head) pairs that are checked: the first, the last and two between.
+
+    Of long sequences the two ends alone: seconds a head.
+    """
     assert problem.nheads_kv is not None
     count = problem.batch * problem.nheads_kv
-    chosen = sorted({0, count // 3, 2 * count // 3, count - 1})
+    between = {count // 3, 2 * count // 3} if problem.seqlen_q <= MOST_OF_FOUR_HEADS else set()
+    chosen = sorted({0, count - 1} | between)
     return [divmod(number, problem.nheads_kv) for number in chosen]
 
 

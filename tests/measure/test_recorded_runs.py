@@ -49,7 +49,7 @@ each_counters_run = pytest.mark.parametrize("run", list_runs(kind="counters"), i
 
 
 #: Runs whose kernels count their bytes.
-COUNTING = ("grid", "speed", "peers", "grid-warm", "speed-warm", "peers-warm")
+COUNTING = ("grid", "speed", "peers", "grid-warm", "speed-warm", "peers-warm", "sparse")
 each_counting_run = pytest.mark.parametrize(
     "run", [run_id for kind in COUNTING for run_id in list_runs(kind=kind)], indirect=True
 )
