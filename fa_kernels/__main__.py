@@ -14,7 +14,7 @@ GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib"
 #: Kinds of runs with shapes of their own, each an option of `measure`; counters are another.
 SPECIAL_KINDS = (
     "backward", "speed", "training", "ceilings", "numerics", "paper", "decode", "generation",
-    "sparse",
+    "sparse", "maps",
 )  # fmt: skip
 
 #: Those of them that `measure --speed` takes, too.
@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--generation", action="store_true", help="GPT-2 writing text instead")
     measure.add_argument(
         "--sparse", action="store_true", help="block masks of falling density instead"
+    )
+    measure.add_argument(
+        "--maps", action="store_true", help="attention of a small model trained for it instead"
     )
     measure.add_argument("--commit", help="commit to record where the checkout has no .git")
     measure.add_argument("--dtypes", nargs="+", help="default: the explorer's grid")
@@ -274,6 +277,7 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
     taken = {"command", kind, "label", "out", "commit", "resume", "minutes"}
     own = {"speed": {"passes", "l2", *SPEED_OPTIONS}, "numerics": {"backend"}}
     taken |= own.get(kind, set())
+    taken -= {"resume"} if kind == "maps" else set()
     other = {name for name, value in vars(args).items() if value not in (None, False)} - taken
     if other:
         sys.exit(f"--{kind} takes no {', '.join(sorted(other))}: leave them out.")
@@ -284,10 +288,11 @@ def _measure_special(args: argparse.Namespace, kind: str) -> int:
         more = {"backend": args.backend or ("cuda" if available() else "numpy")}
     if more.get("backend") != "numpy":
         _refuse_without_gpu("measure")
+    from fa_kernels.measure.maps import MAPS_DIR
     from fa_kernels.measure.special_run import recorder, refuse_other_kind
 
     record = recorder(kind)
-    root = args.out or records.MEASURED_DIR
+    root = args.out or (MAPS_DIR if kind == "maps" else records.MEASURED_DIR)
     seconds = args.minutes and args.minutes * 60
     try:
         if kind == "speed":

@@ -51,11 +51,13 @@ HOME_OF = {
         "measure/baselines.py",
         "measure/generation_run.py",
         "measure/kernel_names.py",
+        "measure/maps_run.py",
         "measure/packaged.py",
         "measure/torch_tensors.py",
         "measure/training_run.py",
     ),
     "transformers": ("integrations/", "measure/generation_run.py", "measure/training_run.py"),
+    "transformers": ("integrations/", "measure/maps_run.py", "measure/training_run.py"),
     "plotly": ("figures/", "widgets/"),
     "kaleido": ("figures/",),
     "anywidget": ("widgets/",),
@@ -216,7 +218,7 @@ def tracked_text_files() -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     paths = (ROOT / name for name in listed if name)
-    binary = {".png", ".woff2", ".pdf", ".gz"}
+    binary = {".png", ".woff2", ".pdf", ".gz", ".npz"}
     return [path for path in paths if path.is_file() and path.suffix not in binary]
 
 

@@ -21,6 +21,7 @@ RECORDERS = {
     "decode": ("decode_run", "record_decode"),
     "generation": ("generation_run", "record_generation"),
     "sparse": ("sparse_run", "record_sparse"),
+    "maps": ("maps_run", "record_maps"),
 }
 
 
