@@ -73,6 +73,7 @@ _LAZY = {
     "split_kv": ("fa_kernels.widgets.split_kv", "split_kv"),
     "check_decode": ("fa_kernels.widgets.decode_check", "check_decode"),
     "mask_editor": ("fa_kernels.widgets.mask_editor", "mask_editor"),
+    "sparse_quality": ("fa_kernels.widgets.sparse_quality", "sparse_quality"),
     "sparse_speed": ("fa_kernels.widgets.sparse_speed", "sparse_speed"),
     "save_figure": ("fa_kernels.figures.save", "save_figure"),
 }

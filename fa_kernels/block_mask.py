@@ -86,8 +86,8 @@ class BlockMask:
             name: "local": the blocks nearest the diagonal, where there are two choices the earlier
                 keys (the sliding window of Longformer, arXiv 2004.05150). "dilated": the same with
                 every second block, and the ones between where more are wanted (there, too).
-                "strided": the diagonal and every n-th block from it, on from the first after the
-                last (the column part of Sparse Transformers' strided attention, arXiv 1904.10509).
+                "strided": the diagonal and every n-th block before it, on from the end after the
+                first (the column part of Sparse Transformers' strided attention, arXiv 1904.10509).
                 "butterfly": first those whose index differs from the diagonal block's in no bit,
                 then in one (the flat block butterfly of Pixelated Butterfly, arXiv 2112.00029,
                 without its low-rank term); beyond that, to reach any density, in two bits and so

@@ -95,7 +95,7 @@ def _strided(k_blocks: int, diagonal: np.ndarray, density: float) -> np.ndarray:
     count = blocks_kept(density, k_blocks)
     steps = np.arange(count) * (k_blocks // count)
     keep = np.zeros((len(diagonal), k_blocks), bool)
-    keep[np.arange(len(diagonal))[:, None], (diagonal[:, None] + steps) % k_blocks] = True
+    keep[np.arange(len(diagonal))[:, None], (diagonal[:, None] - steps) % k_blocks] = True
     return keep
 
 
@@ -194,7 +194,9 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "random": Pattern("the diagonal and random others", _by_rank(_shuffled)),
         "dense": Pattern("all blocks", _dense, fixed=True),
         "causal": Pattern("the blocks up to the diagonal", _causal, even=False, fixed=True),
-        "strided": Pattern("the diagonal and every n-th block from it", _strided),
+        "strided": Pattern(
+            "the diagonal and every n-th block before it, on from the end", _strided
+        ),
         "dilated": Pattern("a window that takes every second block", _by_rank(_every_second_first)),
         "global": Pattern(
             "a window, and one block that sees all and is seen by all",
