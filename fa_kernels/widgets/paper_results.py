@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -292,11 +292,37 @@ def _folded(why: str) -> str:
     return f'<details class="falab-fold">{head}{escape(rest)}</details>'
 
 
-def paper_verdicts(*, device: str | None = None, session: Session | None = None) -> PaperVerdicts:
+def paper_verdicts(
+    about: str = "", *, device: str | None = None, session: Session | None = None
+) -> PaperVerdicts:
     """Every table and figure of the papers that we hold numbers of, with its verdict.
 
-    Args and errors as `paper_results`.
+    Args:
+        about: only what is said of this, e.g. "block-sparse".
+        others: as `paper_results`, errors too.
+
+    Raises:
+        ValueError: no verdict says anything of `about`.
     """
     used = in_use(session)
     sheet = find_device(default_device(used) if device is None else device)
-    return PaperVerdicts(all_verdicts(paper_numbers(sheet, used.root), sheet), sheet)
+    verdicts = all_verdicts(paper_numbers(sheet, used.root), sheet)
+    return PaperVerdicts(_saying(about, verdicts) if about else verdicts, sheet)
+
+
+def _saying(about: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Verdicts with this in their quantity, and of others the parts of their sentence that have it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = []
+    for one in verdicts:
+        parts = [part for part in one.why.rstrip(".").split("; ") if about in part]
+        if about in one.quantity:
+            found.append(one)
+        elif parts:
+            found.append(replace(one, why="; ".join(parts) + "."))
+    if not found:
+        raise ValueError(f"no verdict says anything of {about!r}: try 'block-sparse', or leave it.")
+    return found

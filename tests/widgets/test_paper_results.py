@@ -163,3 +163,17 @@ def test_the_recorded_runs_are_shown() -> None:
     widget = fa.paper_results("table 18", session=used)
     ours = [line for line in widget.result.lines if not line.published]
     assert bool(ours) == bool(list_runs(kind="paper"))
+
+
+def test_verdicts_about_one_thing() -> None:
+    """The parts of the sentences that say it, word for word, and no others."""
+    whole = {(v.about, v.quantity): v for v in fa.paper_verdicts().verdicts}
+    found = fa.paper_verdicts("block-sparse").verdicts
+    assert {v.about.split(", ")[1] for v in found} >= {"table 9", "table 20", "fig. 2 right"}
+    for one in found:
+        of = whole[one.about, one.quantity]
+        assert one.word == of.word
+        for part in one.why.rstrip(".").split("; "):
+            assert part in of.why and ("block-sparse" in one.quantity or "block-sparse" in part)
+    with pytest.raises(ValueError, match="no verdict says anything of 'cheese'"):
+        fa.paper_verdicts("cheese")
