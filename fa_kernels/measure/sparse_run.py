@@ -29,8 +29,9 @@ PATTERN, DENSITIES = "butterfly", (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 FLEX_DENSITY, FLEX_HEAD_DIM = 1 / 4, 128
 #: At the longer N the gradients of these densities alone: to check one takes longer than to time.
 LONG_BACKWARD = (1.0, 1 / 4, 1 / 16)
-#: Masks of other shapes, at the shorter N: (pattern, density, causal).
-OTHERS = (("local", 1 / 4, "bottom_right"), ("global", 1 / 8, None))
+#: Masks of other shapes, at the shorter N and the larger d: (pattern, density, causal). The causal
+#: one last: FlexAttention is compiled anew for it.
+OTHERS = (("global", 1 / 8, None), ("local", 1 / 4, "bottom_right"))
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _curve(seqlen: int, head_dim: int, pass_: str) -> Iterator[SparsePoint]:
     for density in DENSITIES if short or pass_ == "fwd" else LONG_BACKWARD:
         quick = short or (density <= FLEX_DENSITY and head_dim == FLEX_HEAD_DIM)
         yield SparsePoint(masked(dense, density), pass_, ("flex",) if quick else ())
-    for pattern, density, causal in OTHERS if short else ():
+    for pattern, density, causal in OTHERS if short and head_dim == FLEX_HEAD_DIM else ():
         yield SparsePoint(masked(dense, density, pattern, causal), pass_, ("flex",))
 
 
