@@ -27,6 +27,7 @@ from fa_kernels.measure.records import (
     list_runs,
     load_run,
 )
+from fa_kernels.measure.sparse_run import points as sparse_points
 from fa_kernels.measure.speed_backward import FIG2_LEFT
 from fa_kernels.measure.speed_run import (
     DTYPES,
@@ -138,7 +139,9 @@ def test_what_was_not_measured_says_why(run: Run) -> None:
     # A failure, ours or the measuring's, is mended and measured again, not recorded; where peers
     # were asked for, theirs is a finding.
     failed = run.select(status="failed")
-    assert not [r for r in failed if r.provider == OURS or not run.kind.startswith("peers")]
+    assert not [
+        r for r in failed if r.provider == OURS or not run.kind.startswith(("peers", "sparse"))
+    ]
 
 
 @each_run
@@ -174,6 +177,19 @@ def test_ours_and_both_peers_are_timed_at_every_problem_of_the_speed_grid(run: R
         wanted = problems([pass_])
         missing = [problem.describe() for problem in wanted if problem not in found]
         assert not missing, f"{series}, {pass_} was not timed at {missing}"
+
+
+@pytest.mark.parametrize("run", list_runs(kind="sparse"), indirect=True)
+def test_a_sparse_run_holds_the_first_points_that_it_is_for(run: Run) -> None:
+    """Forward at the shorter N: ours at every mask, and its peers or why they are missing."""
+    wanted = [p for p in sparse_points() if (p.pass_, p.problem.seqlen_q) == ("fwd", 8192)]
+    assert wanted
+    for point in wanted:
+        rows = [
+            r for r in run.select(metric="latency_ms", pass_="fwd") if r.problem == point.problem
+        ]
+        assert {r.provider for r in rows} == {OURS, *point.peers}, point.describe()
+        assert [r.status for r in rows if r.provider == OURS] == ["ok"]
 
 
 @each_speed_run
