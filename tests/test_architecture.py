@@ -18,11 +18,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: From the bottom up. A module may import its own layer and those before it, never those after.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
-        {"units", "problem", "device", "tiling", "block_mask", "masks", "tile_list"}
+        {"units", "problem", "device", "tiling", "patterns", "block_mask", "masks", "tile_list"}
         | {"packed", "dropout", "extras", "decode_problem"}
         | {"model_shape", "paging", "serving"}
-        {"units", "problem", "device", "tiling", "patterns", "block_mask", "masks", "tile_list"}
-        | {"packed", "dropout", "extras"}
     ),
     frozenset({"reference"}),
     frozenset({"traffic"}),
@@ -56,8 +54,12 @@ HOME_OF = {
         "measure/torch_tensors.py",
         "measure/training_run.py",
     ),
-    "transformers": ("integrations/", "measure/generation_run.py", "measure/training_run.py"),
-    "transformers": ("integrations/", "measure/maps_run.py", "measure/training_run.py"),
+    "transformers": (
+        "integrations/",
+        "measure/generation_run.py",
+        "measure/maps_run.py",
+        "measure/training_run.py",
+    ),
     "plotly": ("figures/", "widgets/"),
     "kaleido": ("figures/",),
     "anywidget": ("widgets/",),
