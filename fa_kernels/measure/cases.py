@@ -105,6 +105,7 @@ def cases() -> Iterator[Case]:
     # 64-bit offsets: S of one head has 2^32 elements; q has more than 2^31.
     yield Case(AttentionProblem(1, 1, 65536, 65536, 64, "float16"), Tiling(64, 64))
     yield Case(AttentionProblem(1, 528, 65536, 64, 64, "float16"), Tiling(64, 64))
+    yield from uncut_cases()
 
 
 #: (mask blocks, tiles, axes of batch and head that the mask differs over, causal).
@@ -148,6 +149,18 @@ def _own_tiles() -> Iterator[Case]:
         yield Case(problem, any_tiling, scale_inputs=12.0, own_tiles=True)
     for case in _block_mask_cases():
         yield replace(case, own_tiles=True)
+
+
+def uncut_cases() -> Iterator[Case]:
+    """Block masks whose blocks are whole tiles, longer lists than any ring, one list empty."""
+    rng = np.random.default_rng(7)
+    heads: tuple[tuple[tuple[int, int], int], ...] = (((1, 1), 1), ((2, 4), 4), ((1, 4), 2))
+    for d, dtype, (lead, kv) in itertools.product((64, 128, 256), DTYPES, heads):
+        keep = rng.random((*lead, 6, 8)) < 0.5
+        keep[..., 1, :] = keep[..., :, 2] = False
+        mask, causal = BlockMask.from_dense(keep, 128, 128), "bottom_right" if kv == 2 else None
+        problem = AttentionProblem(2, 4, 700, 1000, d, dtype, causal, nheads_kv=kv, block_mask=mask)
+        yield Case(problem, Tiling(1, 1), own_tiles=True)
 
 
 def _odd_tilings() -> tuple[Tiling, ...]:

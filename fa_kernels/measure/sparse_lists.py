@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels import masks, tile_list
-from fa_kernels.cuda import launch
+from fa_kernels.cuda import block_lists, launch
 from fa_kernels.measure import timing
 from fa_kernels.measure.point import our_contender, row_of
 from fa_kernels.measure.records import Row
@@ -27,7 +25,6 @@ ORDERS: dict[str, tuple[Callable[[AttentionProblem, Tiling], tile_list.TileLists
 }
 #: Conversions that are timed; on the host they take milliseconds.
 REPEATS = 5
-_BUILDER = "fa_kernels.cuda.block_lists"
 
 
 def list_rows(
@@ -46,8 +43,7 @@ def list_rows(
         tiles = tiles.clipped(problem.seqlen_q, problem.seqlen_k)
         contender = our_contender(variant, tiles, problem)
         costs = {"host_lists_us": [_host_us(problem, tiles, order) for _ in range(REPEATS)]}
-        if importlib.util.find_spec(_BUILDER):
-            costs["device_lists_us"] = _device_us(problem, tiles, by_keys, flush)
+        costs["device_lists_us"] = _device_us(problem, tiles, by_keys, flush)
         for metric, samples in costs.items():
             cost = timing.summarise(samples)
             row = row_of(problem, contender, metric, value=cost.median)
@@ -66,12 +62,11 @@ def _device_us(
 ) -> list[float]:
     import cupy
 
-    build = importlib.import_module(_BUILDER).build
     assert problem.block_mask is not None
     keep = cupy.asarray(problem.block_mask.keep.astype(np.uint8))
 
     def call() -> Any:
-        return build(keep, problem, tiling, by_keys=by_keys)
+        return block_lists.build(keep, problem, tiling, by_keys=by_keys)
 
     call()  # compiles
     return [timing.time_once(call, flush) * 1e3 for _ in range(REPEATS)]

@@ -16,7 +16,16 @@ from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.extras import Extras
 from fa_kernels.measure import memory
-from fa_kernels.measure.cases import DTYPES, LAYOUTS, MASKS, Case, is_aligned, make_inputs, suits
+from fa_kernels.measure.cases import (
+    DTYPES,
+    LAYOUTS,
+    MASKS,
+    Case,
+    is_aligned,
+    make_inputs,
+    suits,
+    uncut_cases,
+)
 from fa_kernels.measure.check_backward import BackwardTruth
 from fa_kernels.measure.option_cases import make_extras, option_cases
 from fa_kernels.measure.tally import Share, Tally
@@ -78,6 +87,7 @@ def backward_cases() -> Iterator[Case]:
     mask = BlockMask.from_dense(np.random.default_rng(4).random((1, 1, 64, 64)) < 0.5, 2, 2)
     problem = AttentionProblem(1, 32, 128, 128, 64, "float16", nheads_kv=1, block_mask=mask)
     yield Case(problem, DEFAULT, own_tiles=True)
+    yield from uncut_cases()
     # A row of dP too long for shared memory: the dS launch of 02 reads it again.
     yield Case(AttentionProblem(1, 1, 65, 20000, 64, "float16"), DEFAULT)
     # Rows of P and dP that with the reduction pass 48 KiB, from where CUDA wants to be asked.

@@ -73,6 +73,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(sparse_run, "load_in_parallel", lambda plans: len(list(plans)))
     monkeypatch.setattr(timing, "Flush", lambda: "cold")
     monkeypatch.setattr(sparse_lists, "_host_us", lambda *_: 5.0)
+    monkeypatch.setattr(sparse_lists, "_device_us", lambda *_: [7.0])
     load_run.cache_clear()
     return fake
 
