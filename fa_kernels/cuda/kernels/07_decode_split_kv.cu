@@ -195,7 +195,8 @@ decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides 
         if (row0 + row >= rows || (num_splits > 1 && factor == 0.f)) continue;
         float eight[CHUNK];
 #pragma unroll
-        for (int e = 0; e < CHUNK; ++e) eight[e] = o_smem[row * O_ROW + d + e] * factor;
+        for (int e = 0; e < CHUNK; ++e)  // 0 times a NaN in V is NaN: a row without a key has 0
+            eight[e] = factor == 0.f ? 0.f : o_smem[row * O_ROW + d + e] * factor;
         if (num_splits == 1) {
             const PackedRow at(row0 + row, seqlen_q);
             store_chunk<ALIGNED>(out + batch * out_strides.batch +
