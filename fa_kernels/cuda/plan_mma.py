@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fa_kernels.block_mask import BlockMask, per_mask
 from fa_kernels.cuda.plan import (
     H200_SMEM_PER_SM,
     LaunchPlan,
@@ -26,6 +27,8 @@ OTHER_REGISTERS = 56
 SECTION_BYTES = 32 * 2**20
 #: What tile_queue.cuh keeps of a list in static shared memory.
 QUEUE_SMEM = 32
+#: From so many times the mean on a list is long: its block would be the last to end.
+LONG_LIST = 3.0
 #: The steps from 04 to 05, as macros that can be turned off one by one (to 0, STAGES to 1).
 SWITCHES = ("STAGES", "SWIZZLE", "Q_IN_REGS", "FOLD_SCALE", "LAZY_RESCALE", "OVERLAP", "PAIRS")
 #: Scales that exp2 can take in: m times a larger one overflows, a smaller one is flushed to zero.
@@ -148,19 +151,34 @@ def _too_many_registers(
 def heads_in_section(problem: AttentionProblem) -> int:
     """Heads whose Q tiles are launched together, so that the GPU can begin with the longest.
 
-    As many as keep their K and V in L2 where rows differ in length, one elsewhere.
+    As many as keep their K and V in L2 where rows differ in length, one elsewhere; all of them
+    where a block mask has a few rows that are much longer than the others.
     """
     if problem.causal is None and problem.packed is None and problem.block_mask is None:
         return 1
     per_head = 2 * problem.seqlen_k * problem.head_dim * problem.itemsize
-    return max(1, min(problem.heads, SECTION_BYTES * problem.group // max(1, per_head)))
+    return _section(problem, problem.heads, per_head / problem.group, by_keys=False)
 
 
 def kv_heads_in_section(problem: AttentionProblem) -> int:
     """The same for blocks that own a K/V tile: heads whose Q and dO fit into L2."""
     per_head = 2 * problem.seqlen_q * problem.head_dim * problem.itemsize * problem.group
-    heads = problem.heads // problem.group
-    return max(1, min(heads, SECTION_BYTES // max(1, per_head)))
+    return _section(problem, problem.heads // problem.group, per_head, by_keys=True)
+
+
+def _section(problem: AttentionProblem, heads: int, per_head: float, by_keys: bool) -> int:
+    # Such a row takes as long as all the others of its head together: it has to start first.
+    if problem.block_mask is not None and longest_list(problem.block_mask, by_keys) > LONG_LIST:
+        return heads
+    return max(1, min(heads, int(SECTION_BYTES / max(1.0, per_head))))
+
+
+@per_mask(entries=64)
+def longest_list(mask: BlockMask | None, by_keys: bool) -> float:
+    """Blocks that the longest row (or column) of blocks keeps, over the mean of all."""
+    assert mask is not None
+    counts = mask.keep.sum(axis=-2 if by_keys else -1)
+    return float(counts.max() / max(counts.mean(), 1e-9))
 
 
 def default_mma_tiling(
