@@ -48,6 +48,7 @@ HOME_OF = {
         "integrations/",
         "measure/baselines.py",
         "measure/generation_run.py",
+        "measure/generation_steps.py",
         "measure/kernel_names.py",
         "measure/maps_run.py",
         "measure/packaged.py",

@@ -33,17 +33,22 @@ class Text:
         return self.times[max(self.times)] if self.times else None
 
     @property
+    def first(self) -> Row | None:
+        """That of the first token, which waits for the prompt; None: it was not timed."""
+        return self.times[min(self.times)] if self.times else None
+
+    @property
     def tokens_per_s(self) -> float:
-        """New tokens of all sequences by the whole time; 0 if it was not timed."""
-        row = self.row
-        if row is None or not row.median:
+        """Tokens of all sequences a second, behind the first one; 0 if they were not timed."""
+        row, first = self.row, self.first
+        if row is None or first is None or not row.median or not first.median or row is first:
             return 0.0
-        return row.batch * (row.seqlen_k - row.seqlen_q) / row.median * 1e3
+        return row.batch * (row.seqlen_k - first.seqlen_k) / (row.median - first.median) * 1e3
 
 
 @dataclass(frozen=True)
 class RecordedGeneration:
-    """Texts of one run of kind "generation": batch -> key of `WAYS` -> text."""
+    """Texts of one run of kind "generation": tokens of the prompt -> key of `WAYS` -> text."""
 
     run_id: str = ""
     texts: dict[int, dict[str, Text]] = field(default_factory=dict)
@@ -68,7 +73,7 @@ def _texts(run: Run) -> dict[int, dict[str, Text]]:
         key = keys.get((row.provider, row.variant))
         if key is None:
             continue
-        texts = found.setdefault(row.batch, {key: Text() for key in WAYS})
+        texts = found.setdefault(row.seqlen_q, {key: Text() for key in WAYS})
         if row.status != "ok":
             texts[key] = Text(failed=row)
         elif row.metric == "latency_ms":

@@ -13,21 +13,25 @@ from fa_kernels.problem import AttentionProblem
 from tests.figures.synthetic import row
 
 GENERATION_ID = "20260107-h200-generation"
-PROMPT, MARKS, BATCHES = 512, (64, 128, 192, 256), (1, 16)
-#: Milliseconds of a new token of all sequences by way.
+PROMPTS, BATCH = (512, 4096), 16
+#: Numbers of new tokens, with a cache and without.
+CACHED_MARKS, MARKS = (1, 8, 16, 24, 32), (1, 2, 3, 4)
+#: Milliseconds of the first new token by tokens of the prompt, of each further one by way.
+FIRST_MS = {512: 30.0, 4096: 100.0}
 MS = {"neither": 20.0, "attention": 10.0, "cache": 8.0, "both": 4.0}
 MEMORY_BYTES = 2**28
 
 
 def generation_rows() -> Iterator[Row]:
-    """Every way at both batches."""
-    for batch in BATCHES:
+    """Every way after both prompts."""
+    for prompt in PROMPTS:
         for key, (provider, variant) in WAYS.items():
-            for mark in MARKS:
+            for mark in CACHED_MARKS if key in ("cache", "both") else MARKS:
                 problem = AttentionProblem(
-                    batch, 12, PROMPT, PROMPT + mark, 64, "bfloat16", "bottom_right"
+                    BATCH, 12, prompt, prompt + mark, 64, "bfloat16", "bottom_right"
                 )
-                time = row(problem, provider, variant, None, "latency_ms", MS[key] * mark)
+                ms = FIRST_MS[prompt] + MS[key] * (mark - 1)
+                time = row(problem, provider, variant, None, "latency_ms", ms)
                 yield replace(time, pass_="step", causal="bottom_right", unit="ms")
             memory = row(problem, provider, variant, None, "extra_mem_bytes", MEMORY_BYTES)
             yield replace(memory, pass_="step", causal="bottom_right")

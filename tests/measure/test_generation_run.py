@@ -20,6 +20,7 @@ from fa_kernels.measure.generation_run import (
     Way,
     marks_of,
     measure_generation,
+    new_tokens,
     problems,
 )
 from fa_kernels.problem import AttentionProblem
@@ -43,11 +44,11 @@ def tiny(way: Way, problem: AttentionProblem) -> Any:
 
 @pytest.fixture
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fa_kernels.integrations import kv_cache
+    from fa_kernels.integrations import fixed_cache
     from fa_kernels.integrations.transformers import register
 
     register()
-    kv_cache.register(backend="numpy")
+    fixed_cache.register(backend="numpy")
     monkeypatch.setattr(generation_run, "_model", tiny)
     monkeypatch.setattr(generation_run, "DEVICE", "cpu")
     monkeypatch.setattr(generation_run, "VOCABULARY", 64)
@@ -63,8 +64,9 @@ def test_all_four_ways_agree_and_have_their_times_and_memory(tmp_path: Path) -> 
     found = [(row.provider, row.variant, row.metric, row.seqlen_k) for row in rows]
     expected: list[tuple[str, str, str, int]] = []
     for way in WAYS:
-        expected += [(way.provider, way.variant, "latency_ms", 24 + n) for n in (4, 8, 12, 16)]
-        expected.append((way.provider, way.variant, "extra_mem_bytes", 40))
+        marks = (1, 4, 8, 12, 16) if way.cache else (1, 2, 3, 4)
+        expected += [(way.provider, way.variant, "latency_ms", 24 + n) for n in marks]
+        expected.append((way.provider, way.variant, "extra_mem_bytes", 24 + marks[-1]))
     assert found == expected
     for row in rows:
         assert (row.pass_, row.batch, row.seqlen_q) == ("step", 2, 24)
@@ -73,6 +75,9 @@ def test_all_four_ways_agree_and_have_their_times_and_memory(tmp_path: Path) -> 
     eager = [row for row in rows if row.variant == "eager" and row.metric == "latency_ms"]
     times = [row.median or 0.0 for row in eager]
     assert times == sorted(times)
+    for row in rows:
+        plain = "plain call, no CUDA graph: RuntimeError" in row.detail
+        assert plain == ("cached" in row.variant or "split_kv" in row.variant)
     (tmp_path / "20270101-h200-generation").mkdir()
     records.append_rows(tmp_path / "20270101-h200-generation", rows)
 
@@ -85,10 +90,16 @@ def test_every_way_writes_the_same_text_in_float64(monkeypatch: pytest.MonkeyPat
     for way in WAYS:
         writer = generation_run._Writer(way, PROBLEM, generation_run._model(way, PROBLEM))
         tokens = torch.arange(80).reshape(2, 40) % 64
-        assert len(writer.write(tokens)) == 4
+        writer.prepare(tokens)
+        assert len(writer.write(tokens)) == len(marks_of(new_tokens(PROBLEM, way)))
+        first = tokens.clone()
+        tokens[:, 24:] = 0
+        writer.write(tokens)  # a second text in the same cache
+        assert torch.equal(first[:, :28], tokens[:, :28])
         texts.append(tokens)
-    assert all(torch.equal(text, texts[0]) for text in texts)
-    assert not torch.equal(texts[0], torch.arange(80).reshape(2, 40) % 64)
+    assert all(torch.equal(text[:, :28], texts[0][:, :28]) for text in texts)
+    assert torch.equal(texts[2], texts[3])
+    assert not torch.equal(texts[2], torch.arange(80).reshape(2, 40) % 64)
 
 
 @pytest.mark.usefixtures("on_the_cpu")
@@ -134,7 +145,10 @@ def test_a_cache_is_fed_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) ->
     short = replace(PROBLEM, seqlen_k=27)
     for way in (EAGER, OURS_CACHED):
         writer = generation_run._Writer(way, short, watched(way, short))
-        writer.write(torch.zeros(2, 27, dtype=torch.long))
+        tokens = torch.zeros(2, 27, dtype=torch.long)
+        writer.prepare(tokens)
+        fed.pop(way.variant, None)
+        writer.write(tokens)
     assert fed == {"eager": [24, 25, 26], "decode_split_kv": [24, 1, 1]}
 
 
@@ -146,28 +160,29 @@ def test_the_command_records_a_run_that_can_be_read_and_resumed(
         about: dict[str, Any] = dict.fromkeys(records.RUN_KEYS, "made up")
         return about | {"schema": records.SCHEMA_VERSION, "run_id": "20270101-h200-"}
 
-    from fa_kernels.integrations import kv_cache, transformers
+    from fa_kernels.integrations import fixed_cache, transformers
 
     monkeypatch.setattr(sweep, "describe_run", describe)
     monkeypatch.setattr(launch, "available", lambda: True)
-    monkeypatch.setattr(kv_cache, "register", lambda **options: None)  # on_the_cpu did
+    monkeypatch.setattr(fixed_cache, "register", lambda **options: None)  # on_the_cpu did
     monkeypatch.setattr(transformers, "register", lambda **options: None)
-    both = [PROBLEM, replace(PROBLEM, batch=3)]
+    both = [PROBLEM, replace(PROBLEM, seqlen_q=25)]
     monkeypatch.setattr(generation_run, "problems", lambda: both[:1])
     command = ["measure", "--generation", "--out", str(tmp_path)]
     assert cli.main(command) == 0
     run = records.load_run("20270101-h200-generation", tmp_path)
-    assert run.kind == "generation" and {row.batch for row in run.rows} == {2}
+    assert run.kind == "generation" and {row.seqlen_q for row in run.rows} == {24}
     assert "decode_split_kv" in capsys.readouterr().out
     monkeypatch.setattr(generation_run, "problems", lambda: both)
     assert cli.main([*command, "--resume", run.run_id]) == 0
     rows = records.load_run(run.run_id, tmp_path).rows
-    assert [row.batch for row in rows] == [2] * len(run.rows) + [3] * len(run.rows)
+    assert [row.seqlen_q for row in rows] == [24] * len(run.rows) + [25] * len(run.rows)
 
 
-def test_gpt2_small_at_two_batches() -> None:
-    found = problems()
-    assert [p.batch for p in found] == [1, 16]
-    assert {(p.seqlen_q, p.seqlen_k, p.nheads, p.head_dim) for p in found} == {(512, 768, 12, 64)}
-    assert marks_of(found[0]) == [64, 128, 192, 256]
-    assert marks_of(replace(PROBLEM, seqlen_k=25)) == [1]
+def test_gpt2_small_after_a_short_and_a_long_prompt() -> None:
+    short, long = problems()
+    assert {(p.batch, p.nheads, p.head_dim) for p in (short, long)} == {(16, 12, 64)}
+    assert (short.seqlen_q, long.seqlen_q, long.seqlen_k) == (512, 4096, 4128)
+    assert [new_tokens(long, way) for way in WAYS] == [4, 4, 32, 32]
+    assert marks_of(32) == [1, 8, 16, 24, 32] and marks_of(4) == [1, 2, 3, 4]
+    assert marks_of(1) == [1]

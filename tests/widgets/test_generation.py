@@ -36,17 +36,19 @@ def test_without_a_run_it_says_how_to_record_one(bare: Session) -> None:
     assert "Nothing recorded" in plain(widget.table.value)
 
 
-def test_the_sentence_follows_the_batch(written: Session) -> None:
+def test_the_sentence_follows_the_prompt(written: Session) -> None:
     widget = fa.generation(session=written)
     said = plain(widget.sentence.value)
-    assert said.startswith("16 × 256 tokens after prompts of 512") and "800 tokens a second" in said
+    assert said.startswith("16 sequences at a time after prompts of 4096 tokens")
+    assert "800 tokens a second" in said and "100 ms with eager attention" in said
     assert "alone gives 2.0× as many, the cache alone 2.5×, both together 5.0×" in said
     assert "Together they give 2.0× of what the better one gives alone" in said
-    widget.batch.value = 1
-    assert plain(widget.sentence.value).startswith("1 × 256 tokens")
+    widget.prompt.value = 512
+    said = plain(widget.sentence.value)
+    assert "after prompts of 512 tokens" in said and "30 ms with eager attention" in said
     assert GENERATION_ID in widget.table.value and "256 MiB" in widget.table.value
     found = Provenance.of(Shown.of(widget))
-    assert found.parameters == {"batch": 1} and found.run_ids == [GENERATION_ID]
+    assert found.parameters == {"prompt": 512} and found.run_ids == [GENERATION_ID]
 
 
 def test_a_way_without_a_time_is_named(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_a_way_without_a_time_is_named(tmp_path: Path) -> None:
 
 
 def test_what_was_not_recorded_is_refused(written: Session) -> None:
-    with pytest.raises(ValueError, match="batch = 3 was not recorded: use one of 1, 16"):
+    with pytest.raises(ValueError, match="prompt = 3 was not recorded: use one of 512, 4096"):
         fa.generation(3, session=written)
     with pytest.raises(ValueError, match="device = 'h300'"):
         fa.generation(device="h300", session=written)
