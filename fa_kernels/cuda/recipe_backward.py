@@ -82,12 +82,14 @@ class BackwardRecipe:
             for arg in args:
                 slot = record.slot(arg)
                 if slot is None:
+                    # Lists of a block mask stay on the GPU; the arrays of this call must not.
+                    self._alive.append(arg)
                     values.append(by_value(arg))
                     addresses.append(values[-1].ctypes.data)
                 else:
                     addresses.append(first + 8 * slot)
             params = (ctypes.c_uint64 * len(addresses))(*addresses)
-            self._alive += [*args, *values, params, function]  # the last keeps its module loaded
+            self._alive += [*values, params, function]  # the last keeps its module loaded
             self._seeds += seeds_among(values)
             shape = (function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
             self._steps.append((shape, ctypes.addressof(params)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -178,6 +180,21 @@ def test_only_arrays_on_the_current_gpu_have_a_key(calls: list[Any]) -> None:
     assert recipe.key(q.get(), k, v) is None
     sys.modules["cupy"].cuda.runtime.getDevice = lambda: 1
     assert recipe.key(q, k, v) is None
+
+
+def kept_alive(given: list[Any]) -> list[int]:
+    """Empties `given`; which of its arrays something else still holds, by their place."""
+    watched = [None if x is None else weakref.ref(x) for x in given]
+    given.clear()
+    gc.collect()
+    return [i for i, at in enumerate(watched) if at is not None and at() is not None]
+
+
+def test_a_recipe_keeps_no_array_of_its_first_call(calls: list[Any]) -> None:
+    problem = AttentionProblem(2, 3, 17, 23, 16, "float16")
+    given = arrays(problem=problem)
+    made = run.prepare_flash_mma(*given, problem, TILING)
+    assert made is not None and kept_alive(given) == []
 
 
 def test_the_number_of_recipes_is_bounded(calls: list[Any]) -> None:

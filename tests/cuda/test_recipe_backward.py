@@ -13,7 +13,7 @@ from fa_kernels.cuda import launch, recipe_backward, run_backward
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from tests.cuda.fake_cupy import fake_cupy
-from tests.cuda.test_recipe import Array, Compiled, addresses_of, value_at
+from tests.cuda.test_recipe import Array, Compiled, addresses_of, kept_alive, value_at
 from tests.cuda.test_run_backward import arrays
 
 PROBLEM = AttentionProblem(2, 3, 17, 23, 16, "float16", "bottom_right")
@@ -96,6 +96,14 @@ def test_k_and_v_may_be_one_array_at_first_and_two_later(calls: list[Any]) -> No
     keys = [call for call in calls if call[0] != "clear"][1]
     pointers = [int(value_at(int(at), np.uint64(0))[0]) for at in addresses_of(keys, 7)[::2]]
     assert pointers == [other[i].ctypes.data for i in (1, 2, 3, 0)]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_recipe_keeps_no_array_of_its_first_call(deterministic: bool, calls: list[Any]) -> None:
+    """A training loop's tensors would stay on the GPU, those of every length."""
+    given = tensors()
+    made = PREPARE(*given, PROBLEM, TILING, deterministic)
+    assert made is not None and kept_alive(given) == []
 
 
 def test_each_call_with_dropout_has_its_own_seed(calls: list[Any]) -> None:

@@ -15,7 +15,7 @@ from fa_kernels.cuda import launch, recipe, recipe_decode, run_decode
 from fa_kernels.decode_problem import DecodeProblem
 from tests.cuda.fake_cupy import fake_cupy
 from tests.cuda.fake_decode import CupyArray, Device
-from tests.cuda.test_recipe import Array, Compiled, addresses_of, value_at
+from tests.cuda.test_recipe import Array, Compiled, addresses_of, kept_alive, value_at
 from tests.decode_steps import make
 
 PLAIN = DecodeProblem(2, 4, 2, 3, 2, 48, 16, "float16")
@@ -112,6 +112,17 @@ def test_a_recipe_launches_what_the_call_launches(
     assert {out.ctypes.data, lse.ctypes.data} <= seen
     assert (out.shape, lse.shape) == (problem.q_shape, problem.q_shape[:3])
     assert (out.dtype, lse.dtype) == (np.float16, np.float32)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_recipe_keeps_no_array_of_its_first_call(
+    name: str, num_splits: int, calls: list[Any]
+) -> None:
+    """Caches are what fills a GPU: those of another model must be free to go."""
+    given = arrays(PROBLEMS[name])
+    made = PREPARE(*given, PROBLEMS[name], num_splits)
+    assert made is not None and kept_alive(given) == []
 
 
 def test_one_number_is_filled_in_and_checked(calls: list[Any]) -> None:
