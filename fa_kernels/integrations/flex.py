@@ -45,14 +45,15 @@ def masks_from_flex(flex_mask: FlexMask) -> tuple[BlockMask, Tensor | None]:
         nheads or 1, seqlen_q, seqlen_k) on the mask's device; None if they keep all they have.
 
     Raises:
-        ValueError: as `BlockMask`, of too many blocks.
+        ValueError: as `BlockMask`, of too many blocks; a list with a block that is not there.
     """
-    partial = _dense(flex_mask.kv_num_blocks, flex_mask.kv_indices)
+    block_m, block_n = flex_mask.BLOCK_SIZE
+    columns = -(-flex_mask.seq_lengths[1] // block_n)
+    partial = _dense(flex_mask.kv_num_blocks, flex_mask.kv_indices, columns)
     whole = torch.zeros_like(partial)
     if flex_mask.full_kv_num_blocks is not None:
         assert flex_mask.full_kv_indices is not None
-        whole = _dense(flex_mask.full_kv_num_blocks, flex_mask.full_kv_indices)
-    block_m, block_n = flex_mask.BLOCK_SIZE
+        whole = _dense(flex_mask.full_kv_num_blocks, flex_mask.full_kv_indices, columns)
     blocks = BlockMask((partial | whole).numpy(force=True), block_m, block_n)
     if not bool(partial.any()) or flex_mask.mask_mod is noop_mask:
         return blocks, None
@@ -140,11 +141,25 @@ def _ordered(dense: Tensor) -> tuple[Tensor, Tensor]:
     return dense.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def _dense(count: Tensor, indices: Tensor) -> Tensor:
-    """bool (batch or 1, nheads or 1, q_blocks, k_blocks) of FlexAttention's lists."""
+def _dense(count: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """bool (batch or 1, nheads or 1, q_blocks, columns) of FlexAttention's lists.
+
+    They may be shorter than a row has blocks, and what stands behind `count` says nothing.
+
+    Raises:
+        ValueError: a listed block that is none of the row's.
+    """
     listed = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
-    dense = torch.zeros(indices.shape, dtype=torch.bool, device=indices.device)
-    dense.scatter_(-1, indices.long(), listed)
+    outside = indices[listed & ((indices < 0) | (indices >= columns))]
+    if len(outside):
+        raise ValueError(
+            f"block {int(outside[0])} of keys is listed, a row has {columns} of them: give the "
+            "FlexAttention mask the seq_lengths and BLOCK_SIZE that its lists were made for."
+        )
+    # One column more takes what is not listed: a True is never overwritten.
+    dense = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
+    dense.scatter_(-1, torch.where(listed, indices.long(), columns), True)
+    dense = dense[..., :columns]
     return dense.reshape((1,) * (4 - dense.ndim) + tuple(dense.shape))
 
 

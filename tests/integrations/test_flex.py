@@ -136,6 +136,42 @@ def test_lists_without_a_mask_mod_are_whole_blocks() -> None:
     np.testing.assert_array_equal(blocks_from_flex(flex).keep[0, 0], [[0, 1], [1, 1]])
 
 
+def of_lists(count: list[int], indices: list[list[int]], keys: int) -> FlexMask:
+    """A mask with one row of 4 queries for each list, blocks of 4 x 4."""
+    lists = torch.tensor([[count]]), torch.tensor([[indices]])
+    lengths = (4 * len(count), keys)
+    return FlexMask.from_kv_blocks(
+        *lists, BLOCK_SIZE=(4, 4), seq_lengths=lengths, compute_q_blocks=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "indices"),
+    [
+        ([1, 2, 0], [[1, 1, 1], [2, 0, 0], [0, 0, 0]]),  # a kept block again behind the count
+        ([1, 1, 3], [[0, 0, 0], [2, 2, 2], [2, 1, 0]]),
+        ([0, 1, 2], [[7, 7, 7], [1, -1, 9], [0, 2, 99]]),  # what behind it is no block at all
+    ],
+)
+def test_what_stands_behind_the_count_says_nothing(
+    count: list[int], indices: list[list[int]]
+) -> None:
+    found = blocks_from_flex(of_lists(count, indices, 12)).keep
+    np.testing.assert_array_equal(found, of_lists(count, indices, 12).to_dense().bool())
+
+
+def test_lists_may_be_shorter_than_a_row() -> None:
+    found = blocks_from_flex(of_lists([1, 2], [[3, 3], [4, 0]], 19)).keep
+    padded = of_lists([1, 2], [[3, 0, 0, 0, 0], [4, 0, 0, 0, 0]], 19)
+    np.testing.assert_array_equal(found, padded.to_dense().bool())
+    np.testing.assert_array_equal(found[0, 0], [[0, 0, 0, 1, 0], [1, 0, 0, 0, 1]])
+
+
+def test_a_block_that_is_not_there_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"block 5 of keys is listed, a row has 3 .* seq_lengths"):
+        blocks_from_flex(of_lists([1], [[5]], 12))
+
+
 def test_other_lengths_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="needs 8 x 8. Build it for these lengths"):
         to_flex(mask_of("local", 64, 64), 128, 64)
