@@ -54,7 +54,8 @@ def attention(
         block_mask: `fa.BlockMask`: attend only the keys in its kept blocks (and under the other
             masks); variants with `block_sparse` skip what it drops. Not with packed sequences. v
             must be finite also where masks drop it: 0 times NaN is NaN, and a tile may hold kept
-            and dropped keys.
+            and dropped keys. On a GPU the first call with a mask makes its lists and waits for
+            them: before a CUDA graph is captured, make one such call outside, on any stream.
         softmax_scale: default 1/sqrt(head_dim); any finite number, 0 and negative ones included.
         dropout_p: probability, in [0, 1), that an entry of softmax(...) is dropped; kept ones are
             scaled by 1 / (1 - dropout_p). A drawn mask rounds dropout_p to a multiple of 2^-16, in

@@ -228,16 +228,16 @@ class BlockMask:
         return BlockMask(self.keep[b : b + 1, h : h + 1], self.block_m, self.block_n, self.name)
 
     @functools.cached_property
-    def _key(self) -> tuple[Any, ...]:
-        # A digest, not the mask: keys of caches outlive it.
+    def key(self) -> tuple[Any, ...]:
+        """What equal masks share: a digest, not the mask, since keys of caches outlive it."""
         digest = hashlib.sha256(np.packbits(self.keep).tobytes()).digest()
         return self.keep.shape, self.block_m, self.block_n, digest
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BlockMask) and self._key == other._key
+        return isinstance(other, BlockMask) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
     def describe(self) -> str:
         """For captions: "local block mask 64 x 64, s = 0.25"."""
@@ -299,7 +299,7 @@ Result = TypeVar("Result")
 
 
 class _PerMask(Generic[Result]):
-    """A function of (mask, *sizes) that remembers its newest results."""
+    """A function of (mask, *sizes) that remembers the results that were used last."""
 
     def __init__(self, function: Callable[..., Result], entries: int) -> None:
         functools.update_wrapper(self, function)
@@ -307,11 +307,12 @@ class _PerMask(Generic[Result]):
         self._known: OrderedDict[tuple[Any, ...], Result] = OrderedDict()
 
     def __call__(self, mask: BlockMask | None, *sizes: Any) -> Result:
-        key = (None if mask is None else mask._key, *sizes)
+        key = (None if mask is None else mask.key, *sizes)
         if key not in self._known:
             self._known[key] = self._function(mask, *sizes)
             if len(self._known) > self._entries:
                 self._known.popitem(last=False)
+        self._known.move_to_end(key)
         return self._known[key]
 
     def cache_clear(self) -> None:
@@ -322,6 +323,6 @@ class _PerMask(Generic[Result]):
 def per_mask(entries: int) -> Callable[[Callable[..., Result]], _PerMask[Result]]:
     """Cache a function of (mask, *sizes) by what the mask holds, without keeping the mask alive.
 
-    The oldest of `entries` results goes first. Results may be large: choose few.
+    Of more than `entries` results the least recently used goes. They may be large: choose few.
     """
     return lambda function: _PerMask(function, entries)

@@ -14,6 +14,7 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.attention import checked_call
+from fa_kernels.cuda import mask_arrays
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.launch import available
 from fa_kernels.cuda.run import RowTrace
@@ -152,6 +153,62 @@ def test_block_masks_on_torch_tensors(variant: str, dtype: str, name: str) -> No
         out, lse = fa.attention(*tensors, variant=variant, return_lse=True, **options)
         torch.cuda.current_stream().synchronize()
     check(arrays, from_torch(out), lse.cpu().numpy(), variant, **options)
+
+
+@pytest.mark.parametrize("variant", ["flash_mma", "flash_q_outer"])
+def test_a_block_mask_in_a_cupy_graph(variant: str) -> None:
+    """After a call on another stream; without one it is refused, and the capture stays usable."""
+    import cupy
+
+    options: dict[str, Any] = {"variant": variant, "block_mask": masks(203)["per head"]}
+    q, k, v = (cupy.asarray(a) for a in inputs())
+    kept = mask_arrays.KEPT
+    kept.clear()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(ValueError, match="block_mask are not on the GPU yet"):
+            fa.attention(q, k, v, **options)
+        stream.end_capture()
+    want = fa.attention(q, k, v, **options)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        out = fa.attention(q, k, v, **options)
+        graph = stream.end_capture()
+        for _ in range(2):
+            out[...] = 0
+            graph.launch(stream)
+            stream.synchronize()
+            assert bool((out == want).all())
+
+
+@needs_torch
+def test_a_block_mask_in_a_torch_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward; what the graph reads outlives every other mask."""
+    import torch
+
+    options: dict[str, Any] = {"variant": "flash_mma", "block_mask": masks(203)["butterfly"]}
+    q, k, v = (to_torch(a) for a in inputs())
+
+    def step() -> tuple[Any, ...]:
+        out, lse = fa.attention(q, k, v, return_lse=True, **options)
+        rest = {"deterministic": True, **options}
+        return (out, *fa.attention_backward(out, q, k, v, out, lse, **rest))
+
+    want = step()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        found = step()
+    monkeypatch.setattr(mask_arrays.KEPT, "_limit_bytes", 1)
+    for number in range(1, 65):  # others, which drop whatever may be dropped
+        keep = np.random.default_rng(number).random((7, 7)) < 0.5
+        mask = fa.BlockMask.from_dense(keep, 32, 32)
+        fa.attention(q, k, v, variant="flash_mma", block_mask=mask)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
 
 
 def test_a_block_mask_leaves_fewer_bytes_to_move() -> None:

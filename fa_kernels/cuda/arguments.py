@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fa_kernels import masks, tile_list
-from fa_kernels.block_mask import BlockMask, per_mask
-from fa_kernels.cuda import block_lists
+from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda import block_lists, mask_arrays
 from fa_kernels.dropout import keep_scale, threshold
 from fa_kernels.extras import Extras
 from fa_kernels.packed import Packed
@@ -21,8 +21,8 @@ from fa_kernels.tiling import Tiling
 _STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
 _STRIDES4 = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8"), ("col", "<i8")])
 _BAND = np.dtype([("begin", "<i8"), ("end", "<i8"), ("bottom_right", "<i8")])
-#: Past any row and key, and far from overflow when lengths are added.
-UNBOUNDED = 2**40
+#: A limit of the band past any row and key, far from overflow when lengths are added.
+UNBOUNDED_BAND = 2**40
 
 
 def used_in_place(array: Any) -> bool:
@@ -83,12 +83,12 @@ def band(problem: AttentionProblem) -> np.ndarray:
     """`Band` of score.cuh; of packed sequences without their lengths."""
     if problem.packed is None:
         limits = masks.band(problem)
-        return np.array([(limits.begin, limits.end, UNBOUNDED)], dtype=_BAND)
+        return np.array([(limits.begin, limits.end, UNBOUNDED_BAND)], dtype=_BAND)
     left, right = problem.window or (None, None)
-    top_left = 0 if problem.causal == "top_left" else UNBOUNDED
-    ends = [UNBOUNDED if right is None else right]
-    ends.append(0 if problem.causal == "bottom_right" else UNBOUNDED)
-    begin = -UNBOUNDED if left is None else -left
+    top_left = 0 if problem.causal == "top_left" else UNBOUNDED_BAND
+    ends = [UNBOUNDED_BAND if right is None else right]
+    ends.append(0 if problem.causal == "bottom_right" else UNBOUNDED_BAND)
+    begin = -UNBOUNDED_BAND if left is None else -left
     return np.array([(begin, top_left, min(ends))], dtype=_BAND)
 
 
@@ -214,7 +214,7 @@ def listed(order: Order) -> Lists:
     """BLOCK_MASK_PARAMS of block_mask.cuh, lists in `order`; nothing without a block mask."""
 
     def lists(problem: AttentionProblem, tiling: Tiling) -> tuple[Any, ...]:
-        return _mask_arguments(_lists_on_gpu, problem, tiling, order)
+        return _mask_arguments(functools.partial(_from_host, order), problem, tiling, order)
 
     return lists
 
@@ -226,79 +226,45 @@ def queued(by_keys: bool = False, longest_first: bool = True) -> Lists:
         # A block makes dk and dv of one tile for all heads of a group: their lists stand alike.
         alike = problem.block_mask is None or problem.block_mask.lead[1] == 1
         in_order = longest_first and (not by_keys or problem.group == 1 or alike)
-        return _mask_arguments(_queues_on_gpu, problem, tiling, by_keys, in_order)
+        build = functools.partial(block_lists.build, by_keys=by_keys, longest_first=in_order)
+        return _mask_arguments(build, problem, tiling, by_keys, in_order)
 
     return lists
 
 
 def _mask_arguments(
-    on_gpu: Callable[..., tuple[Any, Any, Any]],
+    build: Callable[[Any, AttentionProblem, Tiling], tuple[Any, Any]],
     problem: AttentionProblem,
     tiling: Tiling,
-    *how: Any,
+    *how: Hashable,
 ) -> tuple[Any, ...]:
+    """Lists made by `build`, which `how` tells from others, and the mask; once for all calls."""
     mask, p = problem.block_mask, problem
     if mask is None:
         return ()
-    shape = (p.causal, p.window, p.seqlen_q, p.seqlen_k, tiling)
-    lists, entries, keep = on_gpu(mask, *shape, *how, *_where())
+
+    def made(keep: Any) -> tuple[Any, Any]:
+        return build(keep, _of_mask(problem, mask), tiling)
+
+    shape = (p.causal, p.window, p.seqlen_q, p.seqlen_k, tiling, *how)
+    lists, entries, keep = mask_arrays.KEPT.lists(mask, shape, made)
     lead = (np.int64(mask.lead[1] if mask.lead[0] > 1 else 0), np.int64(mask.lead[1] > 1))
     return lists, entries, keep, *lead, *map(np.int32, mask.blocks)
 
 
-Window = tuple[int | None, int | None] | None
-
-
-def _of_mask(
-    mask: BlockMask, causal: str | None, window: Window, seqlen_q: int, seqlen_k: int
-) -> AttentionProblem:
+def _of_mask(problem: AttentionProblem, mask: BlockMask) -> AttentionProblem:
     """A problem with the masks of a call and nothing else of it."""
+    p = problem
     return AttentionProblem(
-        *mask.lead, seqlen_q, seqlen_k, 1, causal=causal, window=window, block_mask=mask
+        *mask.lead, p.seqlen_q, p.seqlen_k, 1, causal=p.causal, window=p.window, block_mask=mask
     )
 
 
-@per_mask(entries=8)
-def _lists_on_gpu(
-    mask: BlockMask,
-    causal: str | None,
-    window: Window,
-    seqlen_q: int,
-    seqlen_k: int,
-    tiling: Tiling,
-    order: Order,
-    device: int,
-    stream: int,
-) -> tuple[Any, Any, Any]:
-    """Lists and mask on the GPU, once for a mask: they depend on no value of q, k or v."""
+def _from_host(
+    order: Order, keep: Any, problem: AttentionProblem, tiling: Tiling
+) -> tuple[Any, Any]:
     import cupy
 
-    lists = order(_of_mask(mask, causal, window, seqlen_q, seqlen_k), tiling)
+    lists = order(problem, tiling)
     entries = lists.entries if len(lists.entries) else np.zeros(1, np.int32)  # a valid pointer
-    host = (lists.start, entries, mask.keep.astype(np.uint8))
-    arrays = tuple(cupy.asarray(array) for array in host)
-    return arrays[0], arrays[1], arrays[2]
-
-
-@per_mask(entries=16)
-def _queues_on_gpu(
-    mask: BlockMask,
-    causal: str | None,
-    window: Window,
-    seqlen_q: int,
-    seqlen_k: int,
-    tiling: Tiling,
-    by_keys: bool,
-    longest_first: bool,
-    device: int,
-    stream: int,
-) -> tuple[Any, Any, Any]:
-    """As `_lists_on_gpu`, but the lists are made there."""
-    import cupy
-
-    keep = cupy.asarray(np.ascontiguousarray(mask.keep).view(np.uint8))
-    problem = _of_mask(mask, causal, window, seqlen_q, seqlen_k)
-    heads, entries = block_lists.build(
-        keep, problem, tiling, by_keys=by_keys, longest_first=longest_first
-    )
-    return heads, entries, keep
+    return cupy.asarray(lists.start), cupy.asarray(entries)

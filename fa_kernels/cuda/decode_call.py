@@ -11,11 +11,11 @@ from fa_kernels.cuda.run_decode import (
     DECODE_KERNEL,
     DTYPES,
     MIN_ARCH,
-    capturing,
     planned_here,
     prepare_decode,
     run_decode,
 )
+from fa_kernels.cuda.stream import capturing
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.units import capacity
 

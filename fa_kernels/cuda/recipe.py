@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda import mask_arrays
 from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.tiling import Tiling
 
 #: Calls that are remembered; more different ones than this start again.
 MAX_RECIPES = 256
-#: The same of calls with a block mask, whose lists stay on the GPU as long.
-MAX_MASK_RECIPES = 16
 #: Types of options that are what they look like: no arrays, which may change under the same name.
 PLAIN = frozenset({type(None), bool, int, float, str, Tiling, BlockMask})
 #: q, k, v, out, each before its strides, and lse.
@@ -169,7 +168,6 @@ def takes(dropout_p: Any, seed: Any, *unusual: Any) -> bool:
 
 
 _recipes: dict[Hashable, Any] = {}
-_mask_recipes: dict[Hashable, Any] = {}
 
 
 def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
@@ -177,7 +175,7 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
 
     Sizes, strides, dtypes, whether rows start at multiples of 16 bytes, and `options` with their
     types: 1 is not True. CuPy arrays, or torch tensors that need no gradient; plain options. With a
-    block mask also the stream that its lists were made on.
+    block mask also whether a CUDA graph is captured: its lists must then be kept for good.
     """
     masked = False
     for option in options:
@@ -191,7 +189,7 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
         if not at_q.device_id == at_k.device_id == at_v.device_id == device:
             return None
         aligned = (at_q.ptr | at_k.ptr | at_v.ptr) % 16 == 0
-        stream = cupy.cuda.get_current_stream().ptr if masked else None
+        in_graph = masked and cupy.cuda.get_current_stream().is_capturing()
         sizes = (q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
     elif cupy is not None and torch is not None and type(q) is type(k) is type(v) is torch.Tensor:
         if not all(x.is_cuda and not x.requires_grad and not x.is_neg() for x in (q, k, v)):
@@ -202,11 +200,11 @@ def key(q: Any, k: Any, v: Any, *options: Any) -> Hashable | None:
         if not q.device.index == k.device.index == v.device.index == device:
             return None
         aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
-        stream = torch.cuda.current_stream(device).cuda_stream if masked else None
+        in_graph = masked and torch.cuda.is_current_stream_capturing()
         sizes = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride())
     else:
         return None
-    where = (aligned, device, stream)
+    where = (aligned, device, bool(in_graph))
     return (*sizes, q.dtype, k.dtype, v.dtype, *where, *options, *map(type, options))
 
 
@@ -214,14 +212,16 @@ def find(of: Hashable | None) -> Any:
     """The recipe for a key, or None: a `Recipe`, or that of a backward pass."""
     if of is None:
         return None
-    return _recipes.get(of) or _mask_recipes.get(of)
+    return _recipes.get(of) or mask_arrays.KEPT.recipe(of)
 
 
 def remember(of: Hashable, recipe: Any) -> None:
-    """Keep a recipe for a key; of calls with block masks the newest few."""
-    masked = isinstance(of, tuple) and BlockMask in of
-    if masked and len(_mask_recipes) >= MAX_MASK_RECIPES:
-        _mask_recipes.pop(next(iter(_mask_recipes)))
+    """Keep a recipe for a key; that of a call with a block mask as long as the mask's lists."""
+    parts = of if isinstance(of, tuple) else ()
+    mask = next((part for part in parts if type(part) is BlockMask), None)
+    if mask is not None:
+        mask_arrays.KEPT.remember(of, mask, recipe)
+        return
     if len(_recipes) >= MAX_RECIPES:
         _recipes.clear()
-    (_mask_recipes if masked else _recipes)[of] = recipe
+    _recipes[of] = recipe

@@ -166,7 +166,7 @@ def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
             return None
         at = [x.data.ptr for x in tensors]
         strides = [x.strides for x in tensors]
-        stream = cupy.cuda.get_current_stream().ptr if masked else None
+        in_graph = masked and cupy.cuda.get_current_stream().is_capturing()
     elif torch is not None and kind is torch.Tensor:
         plain = all(
             x.is_cuda and not x.requires_grad and not x.is_neg() and x.layout is torch.strided
@@ -177,12 +177,12 @@ def key(tensors: Sequence[Any], *options: Any) -> Hashable | None:
             return None
         at = [x.data_ptr() for x in tensors]
         strides = [x.stride() for x in tensors]
-        stream = torch.cuda.current_stream(device).cuda_stream if masked else None
+        in_graph = masked and torch.cuda.is_current_stream_capturing()
     else:
         return None
     aligned = [address % 16 == 0 for address in at]
     sizes = [x.shape for x in tensors]
     return (
-        "backward", *sizes, *strides, *(x.dtype for x in tensors), *aligned, device, stream,
+        "backward", *sizes, *strides, *(x.dtype for x in tensors), *aligned, device, bool(in_graph),
         *options, *map(type, options),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from fa_kernels.cuda.plan_decode import default_splits, plan_decode
 from fa_kernels.cuda.recipe_backward import Record
 from fa_kernels.cuda.recipe_decode import DecodeRecipe
 from fa_kernels.cuda.run import new_counters, read_counters
+from fa_kernels.cuda.stream import capturing
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.traffic.decode_model import append_chunks
 from fa_kernels.traffic.model import Traffic
@@ -24,8 +25,8 @@ from fa_kernels.traffic.model import Traffic
 DECODE_KERNEL = "07_decode_split_kv"
 #: The oldest GPU it runs on, and its dtypes: it multiplies on tensor cores (mma.sync).
 MIN_ARCH, DTYPES = 80, ("float16", "bfloat16")
-#: `window` for an unbounded side.
-UNBOUNDED = 2**31 - 1
+#: A side of the window that bounds nothing: the kernel's int.
+UNBOUNDED_WINDOW = 2**31 - 1
 #: Where arrays begin in a buffer that holds several.
 _ALIGNED = 256
 
@@ -58,13 +59,6 @@ def _sms(device_id: int) -> int:
     import cupy
 
     return int(cupy.cuda.Device(device_id).attributes["MultiProcessorCount"])
-
-
-def capturing() -> bool:
-    """True while CuPy's current stream is captured in a CUDA graph."""
-    import cupy
-
-    return bool(cupy.cuda.get_current_stream().is_capturing())
 
 
 def run_decode(
@@ -200,7 +194,9 @@ def _rows_in_a_row(cache: Any) -> bool:
 def _window(problem: DecodeProblem) -> tuple[np.int32, ...]:
     """left and right of the window."""
     sides = problem.window or (None, None)
-    return tuple(np.int32(UNBOUNDED if n is None else min(n, UNBOUNDED)) for n in sides)
+    return tuple(
+        np.int32(UNBOUNDED_WINDOW if n is None else min(n, UNBOUNDED_WINDOW)) for n in sides
+    )
 
 
 def _pages(problem: DecodeProblem, block_table: Any) -> tuple[Any, ...]:

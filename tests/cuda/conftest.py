@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments, block_lists, launch
+from fa_kernels.cuda import arguments, block_lists, launch, mask_arrays
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from tests.cuda.fake_cupy import Kernel, fake_cupy, on_gpu
@@ -34,10 +34,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(launch, "load_entry", lambda name, macros, entry: Kernel(entry, made))
     monkeypatch.setattr(block_lists, "build", _built)
-    arguments._lists_on_gpu.cache_clear()
-    arguments._queues_on_gpu.cache_clear()
+    mask_arrays.KEPT.clear()
     arguments._packed_on_gpu.cache_clear()
     yield made
-    arguments._lists_on_gpu.cache_clear()
-    arguments._queues_on_gpu.cache_clear()
+    mask_arrays.KEPT.clear()
     arguments._packed_on_gpu.cache_clear()

@@ -53,12 +53,12 @@ def fake_cupy() -> Any:
         copies.append(array)
         return on_gpu(array.copy())
 
-    stream = SimpleNamespace(ptr=0)
+    stream = SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
     return SimpleNamespace(
         ndarray=GpuArray,
         copies=copies,
         cuda=SimpleNamespace(
-            Device=lambda: SimpleNamespace(id=0),
+            Device=lambda *_: SimpleNamespace(id=0, synchronize=lambda: None),
             is_available=lambda: True,
             get_current_stream=lambda: stream,
         ),

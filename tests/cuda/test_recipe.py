@@ -6,16 +6,18 @@ import ctypes
 import gc
 import sys
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fa_kernels.cuda import launch, recipe, run
+from fa_kernels.cuda import launch, mask_arrays, recipe, run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from tests.cuda.fake_cupy import PROBLEM, GpuArray, Kernel, fake_cupy, inputs
+from tests.reference.problems import random_mask
 
 TILING = Tiling(16, 16)
 _STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
@@ -205,3 +207,29 @@ def test_the_number_of_recipes_is_bounded(calls: list[Any]) -> None:
     for number in range(recipe.MAX_RECIPES + 1):
         recipe.remember(number, made)
     assert recipe.find(0) is None and recipe.find(recipe.MAX_RECIPES) is made
+
+
+def test_a_key_with_a_mask_tells_a_captured_call_from_others(calls: list[Any]) -> None:
+    """Not the stream: lists may be read on any."""
+    q, k, v = arrays()
+    mask, stream = random_mask(17, 23, 8, 8), sys.modules["cupy"].cuda.get_current_stream()
+    plain = recipe.key(q, k, v, mask)
+    stream.ptr = 5
+    assert recipe.key(q, k, v, mask) == plain
+    stream.is_capturing = lambda: True
+    assert recipe.key(q, k, v, mask) not in (None, plain)
+
+
+def test_a_call_with_a_mask_is_remembered_with_its_lists(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = mask_arrays.MaskArrays()
+    monkeypatch.setattr(mask_arrays, "KEPT", kept)
+    problem = replace(PROBLEM, block_mask=random_mask(17, 23, 8, 8))
+    given = arrays(problem=problem)
+    of = recipe.key(*given, problem.block_mask)
+    made = run.prepare_flash_q_outer(*given, problem, TILING)
+    recipe.remember(of, made)
+    assert of is not None and recipe.find(of) is made and kept.recipe(of) is made
+    kept.clear()
+    assert recipe.find(of) is None
