@@ -92,25 +92,25 @@ def _lists(state: np.ndarray, flags: np.ndarray) -> TileLists:
     return TileLists(start, entries.astype(np.int32), state.shape[2], (lead[0], lead[1]))
 
 
-#: ListHead of tile_queue.cuh.
-HEAD = np.dtype([("start", "<i8"), ("tile", "<i4"), ("count", "<i4")])
+#: What is known of a list: ListHead of tile_queue.cuh.
+LIST_RECORD = np.dtype([("start", "<i8"), ("tile", "<i4"), ("count", "<i4")])
 
 
 @dataclass(frozen=True)
 class Queues:
-    """Kept tiles as 05 walks them: its blocks take one list each, in the order of `heads`.
+    """Kept tiles as 05 walks them: its blocks take one list each, in the order of `records`.
 
-    `heads` is `HEAD` (masks, lists): where a list begins in `entries` (int32), the tile whose list
-    it is, and its length. The lists of cuda/block_lists.cu, which makes them on the GPU.
+    `records` is `LIST_RECORD` (masks, lists): where a list begins in `entries` (int32), the tile
+    whose list it is, and its length. cuda/block_lists.cu makes the same on the GPU.
     """
 
-    heads: np.ndarray
+    records: np.ndarray
     entries: np.ndarray
 
     def of(self, place: int, mask: int = 0) -> np.ndarray:
         """The entries of the list that stands at `place`."""
-        head = self.heads[mask, place]
-        return self.entries[head["start"] : head["start"] + head["count"]]
+        record = self.records[mask, place]
+        return self.entries[record["start"] : record["start"] + record["count"]]
 
 
 def queues(
@@ -127,9 +127,9 @@ def queues(
     state = state.reshape(-1, *state.shape[2:])
     counts = (state != SKIPPED).sum(axis=-1)
     ends = np.cumsum(counts.reshape(-1)).reshape(counts.shape)
-    heads = np.zeros(counts.shape, HEAD)
-    heads["start"], heads["count"] = ends - counts, counts
-    heads["tile"] = np.arange(counts.shape[1])
+    records = np.zeros(counts.shape, LIST_RECORD)
+    records["start"], records["count"] = ends - counts, counts
+    records["tile"] = np.arange(counts.shape[1])
     pieces = []
     for mask, tile in np.ndindex(*counts.shape):
         (index,) = np.nonzero(state[mask, tile] != SKIPPED)
@@ -138,5 +138,5 @@ def queues(
         pieces.append(np.roll(entries, -shift).astype(np.int32))
     if longest_first:
         order = np.argsort(-counts, axis=-1, kind="stable")
-        heads = np.take_along_axis(heads, order, axis=-1)
-    return Queues(heads, np.concatenate(pieces) if pieces else np.zeros(0, np.int32))
+        records = np.take_along_axis(records, order, axis=-1)
+    return Queues(records, np.concatenate(pieces) if pieces else np.zeros(0, np.int32))

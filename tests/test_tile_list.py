@@ -237,10 +237,10 @@ def test_queues_hold_the_lists_of_every_tile_the_longest_first(
     problem, tiling = _problem(lead, causal), Tiling(32, 16)
     lists, found = tile_list.by_q(problem, tiling), tile_list.queues(problem, tiling)
     for mask in range(lead[0] * lead[1]):
-        heads = found.heads[mask]
-        assert sorted(heads["tile"]) == list(range(lists.lists))
-        assert (np.diff(heads["count"]) <= 0).all()
-        for place, tile in enumerate(heads["tile"]):
+        records = found.records[mask]
+        assert sorted(records["tile"]) == list(range(lists.lists))
+        assert (np.diff(records["count"]) <= 0).all()
+        for place, tile in enumerate(records["tile"]):
             assert found.of(place, mask).tolist() == lists.of(int(tile), mask).tolist()
 
 
@@ -250,7 +250,7 @@ def test_queues_by_keys_begin_at_different_rows_and_go_round() -> None:
     found = tile_list.queues(problem, tiling, by_keys=True, longest_first=False)
     firsts = set()
     for mask, tile in np.ndindex(3, lists.lists - 1):  # the last list is of no tile
-        assert found.heads[mask, tile]["tile"] == tile
+        assert found.records[mask, tile]["tile"] == tile
         entries = found.of(tile, mask)
         without_order = lists.of(tile, mask) & ~(FLAG_FIRST | FLAG_LAST)
         assert sorted(entries) == sorted(without_order)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fa_kernels import masks
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tile_list import HEAD
+from fa_kernels.tile_list import LIST_RECORD
 from fa_kernels.tiling import Tiling
 
 SOURCE = Path(__file__).with_name("block_lists.cu")
@@ -45,7 +45,7 @@ def build(
         longest_first: sort the lists; without it list i is that of tile i.
 
     Returns:
-        heads, `HEAD` records as int64 (masks, lists, 2), and entries, int32, at least one.
+        records, `LIST_RECORD` as int64 (masks, lists, 2), and entries, int32, at least one.
     """
     import cupy
 
@@ -53,18 +53,18 @@ def build(
     count = -(-problem.seqlen_k // tiling.block_n) if by_keys else _q_tiles(problem, tiling)
     shape = (keep.shape[0] * keep.shape[1], count)
     lists = shape[0] * shape[1]
-    heads = cupy.empty((*shape, HEAD.itemsize // 8), np.int64)
+    records = cupy.empty((*shape, LIST_RECORD.itemsize // 8), np.int64)
     if lists == 0:
-        return heads, cupy.zeros(1, np.int32)
+        return records, cupy.zeros(1, np.int32)
     counts = cupy.empty(shape, np.int32)
     grid = (-(-lists * _WARP // _THREADS),)
     module = _module()
     module.get_function("count_tiles")(grid, (_THREADS,), (keep, size, counts))
     ends = cupy.cumsum(counts, dtype=np.int64)
     entries = cupy.empty(max(1, int(ends[-1])), np.int32)
-    args = (keep, size, counts, ends, np.int32(longest_first), heads, entries)
+    args = (keep, size, counts, ends, np.int32(longest_first), records, entries)
     module.get_function("fill_lists")(grid, (_THREADS,), args)
-    return heads, entries
+    return records, entries
 
 
 def _q_tiles(problem: AttentionProblem, tiling: Tiling) -> int:

@@ -21,9 +21,9 @@ def _built(keep: Any, problem: AttentionProblem, tiling: Tiling, **how: bool) ->
     assert problem.block_mask is not None
     assert (keep.view(bool) == problem.block_mask.keep).all()
     lists = tile_list.queues(problem, tiling, **how)
-    heads = lists.heads.view("<i8").reshape(*lists.heads.shape, 2)
+    records = lists.records.view("<i8").reshape(*lists.records.shape, 2)
     entries = lists.entries if len(lists.entries) else np.zeros(1, np.int32)
-    return on_gpu(heads.copy()), on_gpu(entries)
+    return on_gpu(records.copy()), on_gpu(entries)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_they_are_those_of_the_specification(
 
     from fa_kernels.block_mask import BlockMask
     from fa_kernels.problem import AttentionProblem
-    from fa_kernels.tile_list import HEAD, queues
+    from fa_kernels.tile_list import LIST_RECORD, queues
     from fa_kernels.tiling import Tiling
 
     rng = np.random.default_rng(5)
@@ -40,8 +40,8 @@ def test_they_are_those_of_the_specification(
             for longest_first in (False, True):
                 how = {"by_keys": by_keys, "longest_first": longest_first}
                 keep = cupy.asarray(mask.keep.view(np.uint8))
-                heads, entries = block_lists.build(keep, problem, tiling, **how)
+                records, entries = block_lists.build(keep, problem, tiling, **how)
                 want = queues(problem, tiling, **how)
-                found = heads.get().view(HEAD)[..., 0]
-                np.testing.assert_array_equal(found, want.heads)
+                found = records.get().view(LIST_RECORD)[..., 0]
+                np.testing.assert_array_equal(found, want.records)
                 np.testing.assert_array_equal(entries.get()[: len(want.entries)], want.entries)

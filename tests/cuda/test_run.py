@@ -304,8 +304,8 @@ def test_a_block_mask_adds_its_lists_and_itself(
     lists = order(problem, TILING)
     if variant.kernel == "05_flash_mma":
         queues = tile_list.queues(problem, TILING)
-        heads = arrays["list_start"].view(tile_list.HEAD)[..., 0]
-        np.testing.assert_array_equal(heads, queues.heads)
+        records = arrays["list_start"].view(tile_list.LIST_RECORD)[..., 0]
+        np.testing.assert_array_equal(records, queues.records)
         np.testing.assert_array_equal(arrays["list_entries"], queues.entries)
     else:
         np.testing.assert_array_equal(arrays["list_start"], lists.start)

@@ -153,8 +153,8 @@ def test_each_launch_gets_the_lists_of_the_tiles_that_it_owns(
             alike = problem.group == 1 or lead[1] == 1
             by_keys, longest = ending == "keys", ending == "rows" or (ending == "keys" and alike)
             queues = tile_list.queues(problem, TILING, by_keys, longest)
-            heads = queues.heads.view("<i8").reshape(*queues.heads.shape, 2)
-            assert args["list_start"].tolist() == heads.tolist()
+            records = queues.records.view("<i8").reshape(*queues.records.shape, 2)
+            assert args["list_start"].tolist() == records.tolist()
             assert args["list_entries"].tolist() == queues.entries.tolist()
             if ending == "keys":
                 assert args["heads_in_section"] == kv_heads_in_section(problem)
