@@ -38,7 +38,8 @@ _DEFAULTS: dict[Any, Callable[..., Tiling]] = {
     plan_flash_mma: default_mma_tiling,
     plan_flash_mma_backward: default_mma_backward_tiling,
 }
-#: Shared memory of a block on the GPUs with tensor cores for 05: sm_86 and 89, sm_80, sm_90.
+#: Shared memory of a block on the GPUs with tensor cores for 05: sm_86 and 89, sm_80, sm_90. An SM
+#: has 1 KiB more.
 _SMEM_PER_BLOCK = (99 * KIB, 163 * KIB, HOPPER_SMEM_PER_BLOCK)
 #: Options as fields of a problem; each is a build of its own.
 _OPTIONS: tuple[dict[str, Any], ...] = (
@@ -90,7 +91,7 @@ def _decode_launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
         for option in ({"aligned": False}, {"whole_tiles": False}, {"count_traffic": True}):
             yield plan(step, 8, **option)
         for limit in _SMEM_PER_BLOCK:
-            yield plan(step, 8, limit_bytes=limit)
+            yield plan(step, 8, limit_bytes=limit, sm_bytes=limit + KIB)
 
 
 def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:

@@ -44,15 +44,22 @@ def smem_limit_bytes() -> int:
     """Shared memory one block may have on the current GPU (opt-in limit), in bytes."""
     import cupy
 
-    return _smem_limit_bytes(cupy.cuda.Device().id)
+    return _attribute(cupy.cuda.Device().id, "MaxSharedMemoryPerBlockOptin")
+
+
+def smem_per_sm_bytes() -> int:
+    """Shared memory of one SM of the current GPU, which the blocks on it share, in bytes."""
+    import cupy
+
+    return _attribute(cupy.cuda.Device().id, "MaxSharedMemoryPerMultiprocessor")
 
 
 @functools.cache
-def _smem_limit_bytes(device_id: int) -> int:
+def _attribute(device_id: int, name: str) -> int:
     # CuPy asks the driver for every attribute there is: once per GPU, not several times per call.
     import cupy
 
-    return int(cupy.cuda.Device(device_id).attributes["MaxSharedMemoryPerBlockOptin"])
+    return int(cupy.cuda.Device(device_id).attributes[name])
 
 
 def gpu_name() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fa_kernels.cuda.plan import (
     H200_SMEM_PER_SM,
     IO_BITS,
@@ -13,16 +15,16 @@ from fa_kernels.cuda.plan import (
 from fa_kernels.decode_problem import MAX_SPLITS, TILE_KEYS, DecodeProblem
 from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, SmemLayout, Tiling, round_up
 
-#: Warps of a block, which take turns with the tiles of 16 keys.
-WARPS = 4
+#: Warps of a block, which take turns with the tiles of 16 keys: 4, or 2 where 4 have no room.
+WARPS = (4, 2)
 #: Steps of a warp that have a place in shared memory, one of them in use: the most that fit.
 STAGES = (3, 2)
-#: Fewer keys than this are not worth a split of their own: a tile for each warp.
-MIN_SPLIT_KEYS = WARPS * TILE_KEYS
 #: A split more has to make the last wave of blocks so much fuller.
 WORTH_A_SPLIT = 0.95
 #: Blocks of an SM that registers allow.
 MOST_BLOCKS = 4
+#: What CUDA takes of an SM's shared memory for each block.
+RESERVED_BYTES = 1024
 
 
 def padded_head_dim(head_dim: int) -> int:
@@ -35,49 +37,79 @@ def group_rows(problem: DecodeProblem) -> int:
     return 8 if problem.rows <= 8 else 16
 
 
-def decode_smem(head_dim: int, rows: int, stages: int) -> SmemLayout:
+@dataclass(frozen=True)
+class DecodeBlock:
+    """A block of decode_split_kv_attend: its warps, the steps that each has room for, and what an
+    SM holds of it."""
+
+    warps: int
+    stages: int
+    layout: SmemLayout
+    per_sm: int
+
+
+def decode_smem(head_dim: int, rows: int, warps: int, stages: int) -> SmemLayout:
     """Shared memory of a block of decode_split_kv_attend."""
     padded = padded_head_dim(head_dim)
     parts = (
         ("q", rows * (2 * padded + 64)),
-        ("k and v", WARPS * stages * 4 * TILE_KEYS * padded),
-        ("m and l", 8 * WARPS * rows),
-        ("barriers", 8 * WARPS * stages),
+        ("k and v", warps * stages * 4 * TILE_KEYS * padded),
+        ("m and l", 8 * warps * rows),
+        ("barriers", 8 * warps * stages),
     )
     return SmemLayout(parts, accumulator_bytes=4 * rows * padded)
 
 
 def _layout_of_tiles(block_m: int, block_n: int, head_dim: int, itemsize: int = 2) -> SmemLayout:
-    return decode_smem(head_dim, block_m, STAGES[-1])
+    return decode_smem(head_dim, block_m, WARPS[-1], STAGES[-1])
 
 
-def _layout(problem: DecodeProblem, limit_bytes: int) -> tuple[int, SmemLayout]:
-    """Stages and layout: the most stages that a block has room for."""
-    rows = group_rows(problem)
-    layouts = [(n, decode_smem(problem.head_dim, rows, n)) for n in STAGES]
-    # A block an SM leaves nothing that hides the end of one behind the next.
-    twice = [x for x in layouts if 2 * (x[1].smem_bytes + 1024) <= H200_SMEM_PER_SM]
-    fits = [x for x in twice or layouts[-1:] if x[1].smem_bytes <= limit_bytes]
-    return (fits or layouts[-1:])[0]
+def decode_block(
+    problem: DecodeProblem,
+    limit_bytes: int = HOPPER_SMEM_PER_BLOCK,
+    sm_bytes: int = H200_SMEM_PER_SM,
+) -> DecodeBlock:
+    """The most warps, then the most stages, that shared memory has room for.
+
+    Args:
+        limit_bytes: shared memory that a block may have.
+        sm_bytes: shared memory of an SM, which its blocks share.
+    """
+    for warps in WARPS:
+        blocks = [_block_of(problem, warps, stages, sm_bytes) for stages in STAGES]
+        # A block an SM leaves nothing that hides the end of one behind the next.
+        twice = [block for block in blocks if block.per_sm > 1]
+        for block in twice or blocks[-1:]:
+            if block.layout.smem_bytes <= limit_bytes:
+                return block
+    return blocks[-1]  # too large: refused where it is known for which GPU
 
 
-def _blocks_per_sm(layout: SmemLayout) -> int:
-    return max(1, min(MOST_BLOCKS, H200_SMEM_PER_SM // (layout.smem_bytes + 1024)))
+def _block_of(problem: DecodeProblem, warps: int, stages: int, sm_bytes: int) -> DecodeBlock:
+    layout = decode_smem(problem.head_dim, group_rows(problem), warps, stages)
+    fit = sm_bytes // (layout.smem_bytes + RESERVED_BYTES)
+    return DecodeBlock(warps, stages, layout, max(1, min(MOST_BLOCKS, fit)))
 
 
 def default_splits(
-    problem: DecodeProblem, sms: int, limit_bytes: int = HOPPER_SMEM_PER_BLOCK
+    problem: DecodeProblem,
+    sms: int,
+    limit_bytes: int = HOPPER_SMEM_PER_BLOCK,
+    sm_bytes: int = H200_SMEM_PER_SM,
 ) -> int:
     """Into how many parts keys are split: the fewest that keep all of `sms` busy to the end.
 
     The blocks of a call come in waves of as many as the GPU holds. Lengths are not known here, so
     all are taken to fill the cache.
     """
+    block = decode_block(problem, limit_bytes, sm_bytes)
     rows = tiles(problem.rows, group_rows(problem))
     blocks = problem.batch * problem.nheads_kv * rows
-    at_once = sms * _blocks_per_sm(_layout(problem, limit_bytes)[1])
+    at_once = sms * block.per_sm
+    # Fewer keys are not worth a split of their own: a tile for each warp.
+    most = max(1, problem.capacity // (block.warps * TILE_KEYS))
     best, fullest = 1, 0.0
-    for splits in range(1, min(MAX_SPLITS, max(1, problem.capacity // MIN_SPLIT_KEYS)) + 1):
+    for splits in range(1, min(MAX_SPLITS, most) + 1):
         waves = blocks * splits / at_once
         full = waves / -(-blocks * splits // at_once)
         if fullest < WORTH_A_SPLIT * full:
@@ -93,6 +125,7 @@ def plan_decode(
     whole_tiles: bool = True,
     count_traffic: bool = False,
     limit_bytes: int = HOPPER_SMEM_PER_BLOCK,
+    sm_bytes: int = H200_SMEM_PER_SM,
 ) -> LaunchPlan:
     """Plan of 07_decode_split_kv: append, if there is something new, the splits, and their merge.
 
@@ -101,7 +134,7 @@ def plan_decode(
         aligned: rows of all arrays start at multiples of 16 bytes: asynchronous copies.
         whole_tiles: rows of k and v lie behind one another: from sm_90 on a tile is one copy.
         count_traffic: compile the in-kernel byte counters in.
-        limit_bytes: shared memory that a block may have.
+        limit_bytes, sm_bytes: as `decode_block`.
 
     Raises:
         NotImplementedError: fp32.
@@ -113,17 +146,17 @@ def plan_decode(
             f"07_decode_split_kv takes float16 and bfloat16, got {p.dtype}: tensor cores would "
             "round it to TF32. Cast q and the caches, or use backend='numpy' on host arrays."
         )
-    rows, threads = group_rows(p), 32 * WARPS
-    stages, layout = _layout(p, limit_bytes)
+    block = decode_block(p, limit_bytes, sm_bytes)
+    rows, threads, layout = group_rows(p), 32 * block.warps, block.layout
     macros = {
         "IO_BITS": IO_BITS[p.dtype],
         "IO_BF16": int(p.dtype == "bfloat16"),
         "HEAD_DIM": p.head_dim,
         "HEAD_DIM_PAD": padded_head_dim(p.head_dim),
         "GROUP_ROWS": rows,
-        "WARPS": WARPS,
+        "WARPS": block.warps,
         "THREADS": threads,
-        "STAGES": stages,
+        "STAGES": block.stages,
         "STEP_TILES": 1,
         "MAX_SPLITS": MAX_SPLITS,
         "SWIZZLE": 1,
@@ -133,7 +166,7 @@ def plan_decode(
         "WINDOW": int(p.left is not None),
         "COUNT_TRAFFIC": int(count_traffic),
         "SMEM_BYTES": layout.smem_bytes,
-        "MIN_BLOCKS": _blocks_per_sm(layout),
+        "MIN_BLOCKS": block.per_sm,
     }
     steps = []
     if p.seqlen_new:
@@ -145,7 +178,7 @@ def plan_decode(
     steps.append(LaunchStep("decode_split_kv_attend", grid, threads, layout.smem_bytes))
     if num_splits > 1:
         grid = checked_grid("decode_split_kv_merge", p.batch * p.nheads * p.seqlen_q)
-        static = 4 * (MAX_SPLITS + WARPS * padded_head_dim(p.head_dim) + 1)
+        static = 4 * (MAX_SPLITS + block.warps * padded_head_dim(p.head_dim) + 1)
         steps.append(LaunchStep("decode_split_kv_merge", grid, threads, 0, static))
     return LaunchPlan("07_decode_split_kv", macros, tuple(steps), layout, _layout_of_tiles)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda.arguments import rows_aligned, usable, used_in_place, with_strides
-from fa_kernels.cuda.launch import launch, smem_limit_bytes
+from fa_kernels.cuda.launch import launch, smem_limit_bytes, smem_per_sm_bytes
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.plan_decode import default_splits, plan_decode
 from fa_kernels.cuda.recipe_backward import Record
@@ -39,7 +39,8 @@ def planned(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPl
 
 def planned_here(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
     """`planned` for the shared memory of the current GPU."""
-    return planned(problem, num_splits, limit_bytes=smem_limit_bytes(), **options)
+    limits = {"limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes()}
+    return planned(problem, num_splits, **limits, **options)
 
 
 def block_rows(problem: DecodeProblem, num_splits: int) -> int:
@@ -51,7 +52,8 @@ def chosen_splits(problem: DecodeProblem) -> int:
     """As many splits as the current GPU has use for."""
     import cupy
 
-    return default_splits(problem, _sms(cupy.cuda.Device().id), smem_limit_bytes())
+    sms = _sms(cupy.cuda.Device().id)
+    return default_splits(problem, sms, smem_limit_bytes(), smem_per_sm_bytes())
 
 
 @functools.cache

@@ -11,12 +11,13 @@ from typing import Any
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
+from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, planned
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS, SOURCE
 from fa_kernels.packed import Packed
-from fa_kernels.problem import AttentionProblem
+from fa_kernels.problem import MAX_HEAD_DIM, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS, Variant
@@ -28,6 +29,8 @@ SMEM_PER_BLOCK = {
     for arch, kib in ((75, 64), (80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99))
 }
 HEAD_DIMS = (64, 128)
+#: Of a decoding step also the largest, for which some GPUs have room for fewer warps alone.
+_DECODE_HEAD_DIMS = (*HEAD_DIMS, MAX_HEAD_DIM)
 _DROPOUT = {"dropout_p": 0.1, "seed": 0}
 #: Options of the front door, each a build of its own, and all of them at once.
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -102,19 +105,20 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
             problem = AttentionProblem(1, 512, 4096, 4096, head_dim, dtype)
             yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
     archs = architectures(DECODE_KERNEL)
-    for arch, head_dim, dtype in itertools.product(archs, HEAD_DIMS, DTYPES):
+    for arch, head_dim, dtype in itertools.product(archs, _DECODE_HEAD_DIMS, DTYPES):
         yield from ((plan, arch) for plan in _decode_plans(head_dim, dtype, arch))
 
 
 def _decode_plans(head_dim: int, dtype: str, arch: int) -> Iterator[LaunchPlan]:
     """A decoding step of one split and of several; on the H200 also its options and layouts."""
-    step, limit = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype), SMEM_PER_BLOCK[arch]
+    step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
+    limits = {"limit_bytes": SMEM_PER_BLOCK[arch], "sm_bytes": SM_LIMITS[arch].smem_bytes}
     for num_splits in (1, 8):
         for fields in ({}, *_DECODE_OPTIONS) if arch == 90 else ({},):
-            yield planned(replace(step, **fields), num_splits, limit_bytes=limit)
+            yield planned(replace(step, **fields), num_splits, **limits)
     for option in ({"count_traffic": True}, {"aligned": False}, {"whole_tiles": False}):
         if arch == 90:
-            yield planned(step, 8, limit_bytes=limit, **option)
+            yield planned(step, 8, **limits, **option)
 
 
 def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:

@@ -26,7 +26,11 @@ class Device:
 
     id = 0
     compute_capability = "90"
-    attributes = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 * 1024}  # noqa: RUF012
+    attributes = {  # noqa: RUF012
+        "MultiProcessorCount": 132,
+        "MaxSharedMemoryPerBlockOptin": 227 * 1024,
+        "MaxSharedMemoryPerMultiprocessor": 228 * 1024,
+    }
 
     def __enter__(self) -> Device:
         return self

@@ -155,7 +155,9 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
     assert {arch for _, arch in mine} == {arch for arch in ARCHS if arch >= MIN_ARCH}
     assert all(is_plain(plan) for plan, arch in mine if arch != 90)
     on_h200 = [plan for plan, arch in mine if arch == 90]
-    for dtype, head_dim in itertools.product(DTYPES, (64, 128)):
+    few = {(arch, p.macros["HEAD_DIM"]) for p, arch in mine if p.macros["WARPS"] == 2}
+    assert few == {(86, 256), (89, 256), (120, 256)}, "where four warps have no room"
+    for dtype, head_dim in itertools.product(DTYPES, (64, 128, 256)):
         of = [p for p in on_h200 if (p.macros["IO_BITS"], p.macros["IO_BF16"]) == BUILDS[dtype]]
         of = [p for p in of if p.macros["HEAD_DIM"] == head_dim]
         for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED", "BULK_COPIES"):
