@@ -6,12 +6,15 @@ PagedAttention (arXiv 2309.06180), sections 3 and 4. The unit is a slot: K and V
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from fa_kernels.problem import checked_int
+
+T = TypeVar("T")
 
 #: Ways to share out the memory, from the simplest on.
 POLICIES = ("reserved", "exact", "paged")
@@ -252,16 +255,39 @@ def occupancies(
 
 def _grow(memory: _Pieces | _Pages, running: dict[str, Visit], step_tokens: int) -> list[Visit]:
     """Let all grow, the oldest first; those that were sent back for it, the oldest first."""
-    back: list[Visit] = []
-    for name, guest in list(running.items()):
-        while name in running:
-            now = memory.length(name)
-            if memory.write(name, min(guest.tokens, now + step_tokens)):
-                break
-            newest = next(reversed(running))
-            seen = memory.length(newest)
-            memory.leave(newest)
-            back.insert(0, replace(running.pop(newest), prompt=seen))
+    seen: dict[str, int] = {}
+
+    def grow(name: str) -> bool:
+        now = memory.length(name)
+        return memory.write(name, min(running[name].tokens, now + step_tokens))
+
+    def send_back(name: str) -> None:
+        seen[name] = memory.length(name)
+        memory.leave(name)
+
+    back = grow_oldest_first(list(running), grow, send_back)
+    return [replace(running.pop(name), prompt=seen[name]) for name in back]
+
+
+def grow_oldest_first(
+    running: list[T], grow: Callable[[T], bool], send_back: Callable[[T], None]
+) -> list[T]:
+    """Let all grow, the oldest first; where one cannot, the newest is sent back, be it itself.
+
+    Args:
+        running: the oldest first; those that are sent back are taken out.
+        grow: give one more room; False: there is none.
+        send_back: take away what one has.
+
+    Returns:
+        Those that were sent back, the oldest first.
+    """
+    back: list[T] = []
+    for one in list(running):
+        while one in running and not grow(one):
+            newest = running.pop()
+            send_back(newest)
+            back.insert(0, newest)
     return back
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fa_kernels.paging import PagedPool
+from fa_kernels.paging import PagedPool, grow_oldest_first
 
 #: Ways to batch.
 POLICIES = ("static", "continuous")
@@ -300,18 +300,17 @@ class _Continuous:
 
     def make_room(self, now: float) -> list[Service]:
         """One more token for each, the oldest first; those that were sent back for it."""
-        back: list[Service] = []
-        for service in list(self.running):
+
+        def grow(service: Service) -> bool:
             name = service.request.name
-            while service in self.running:
-                if self._pool.grow(name, self._pool.lengths[name] + 1):
-                    break
-                newest = self.running.pop()
-                self._pool.release(newest.request.name)
-                newest.leave(now)
-                newest.sent_back += 1
-                back.insert(0, newest)
-        return back
+            return self._pool.grow(name, self._pool.lengths[name] + 1)
+
+        def send_back(service: Service) -> None:
+            self._pool.release(service.request.name)
+            service.leave(now)
+            service.sent_back += 1
+
+        return grow_oldest_first(self.running, grow, send_back)
 
     def occupied(self) -> tuple[int, int]:
         """Slots that hold a token, and slots of taken pages."""

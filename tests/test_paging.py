@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fa_kernels import paging
 from fa_kernels.paging import (
     PAGE_SIZES,
     POLICIES,
@@ -115,3 +116,21 @@ def test_what_cannot_be_is_refused(changed: dict[str, object], said: str) -> Non
     }  # fmt: skip
     with pytest.raises(ValueError, match=said):
         occupancies(**(call | changed))  # type: ignore[arg-type]
+
+
+def test_who_cannot_grow_sends_the_newest_back_and_in_the_end_itself() -> None:
+    """Four pages for three sequences: the last two go, the newest first."""
+    running, free, gone = ["A", "B", "C"], [1], list[str]()
+
+    def grow(name: str) -> bool:
+        if free[0] < {"A": 1, "B": 3, "C": 1}[name]:
+            return False
+        free[0] -= {"A": 1, "B": 3, "C": 1}[name]
+        return True
+
+    def send_back(name: str) -> None:
+        gone.append(name)
+        free[0] += 1
+
+    assert paging.grow_oldest_first(running, grow, send_back) == ["B", "C"]
+    assert running == ["A"] and gone == ["C", "B"]

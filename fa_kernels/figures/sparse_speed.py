@@ -73,7 +73,7 @@ def _lines(one: Shown, x: str, y: str, text: Mapping[str, Any]) -> list[dict[str
     axes = {"xaxis": x, "yaxis": y}
     if curves.dense is None:
         return found
-    found.append(_flat(text["floor"], one.floor_ms, theme.MUTED, "dot", axes))
+    found.append(_flat(text["floors"][one.pass_], one.floor_ms, theme.MUTED, "dot", axes))
     ideal = [(density, density * curves.dense.ms) for density in DENSITIES]
     found.append(_plain(text["ideal"], ideal, theme.style_of(OURS).colour, "dot", axes))
     if curves.cudnn is not None:
@@ -133,11 +133,12 @@ def _head(
     source = text["recorded"].format(run_id=run_id) if lines else text["not_recorded"]
     drawn = {line["name"] for line in lines}
     ours, flex, cudnn = (theme.style_of(name) for name in (OURS, FLEX, CUDNN))
+    floor = text["floors"][one.pass_]
     words = [
         (ours.label, ours.text_colour, ours.named), (flex.label, flex.text_colour, flex.named),
         (text["cudnn"], cudnn.text_colour, f"╌ {text['cudnn']}"),
         (text["ideal"], ours.text_colour, f"┄ {text['ideal']}"),
-        (text["floor"], theme.MUTED, f"┄ {text['floor']}"),
+        (floor, theme.MUTED, f"┄ {floor}"),
     ]  # fmt: skip
     told = [f'<span style="color:{c}">{w}</span>' for name, c, w in words if name in drawn]
     rows = ["&nbsp;&nbsp; ".join(told[:3]), "&nbsp;&nbsp; ".join(told[3:])]

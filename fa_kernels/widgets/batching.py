@@ -41,7 +41,7 @@ def checked_rate(value: object) -> int:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Asked:
     """What the controls show: requests a second, GiB of the cache, slots of a page, which trace."""
 
     per_s: int
@@ -62,7 +62,7 @@ def step_times(model: ModelShape, device: Device, line: DecodeLine) -> StepTimes
 
 
 @lru_cache(maxsize=64)
-def both(setting: Traffic, times: StepTimes, token_bytes: int) -> tuple[Served, ...]:
+def both(setting: Asked, times: StepTimes, token_bytes: int) -> tuple[Served, ...]:
     """The trace under each of `POLICIES`.
 
     Raises:
@@ -141,7 +141,7 @@ class Batching(DrawnView):
     served: tuple[Served, ...]
 
     def __init__(
-        self, setting: Traffic, model: ModelShape, device: Device, recorded: RecordedDecode
+        self, setting: Asked, model: ModelShape, device: Device, recorded: RecordedDecode
     ) -> None:
         text = labels("batching")
         self.model, self.device, self.line = model, device, recorded.line(device)
@@ -161,12 +161,12 @@ class Batching(DrawnView):
         super().__init__(setting, (self.per_s, self.cache_gib, self.page_size, self.seed))
 
     @property
-    def setting(self) -> Traffic:
+    def setting(self) -> Asked:
         """What the controls show now."""
         values: tuple[Any, ...] = (self.cache_gib.value, self.page_size.value, self.seed.value)
-        return Traffic(self.per_s.value, *values)
+        return Asked(self.per_s.value, *values)
 
-    def draw(self, setting: Traffic, stamp: float) -> None:
+    def draw(self, setting: Asked, stamp: float) -> None:
         """Compute and show a setting."""
         times = step_times(self.model, self.device, self.line)
         token_bytes = self.model.cache_bytes(1, 1, DTYPE)
@@ -219,5 +219,5 @@ def batching(
         known = ", ".join(map(str, PAGE_SIZES))
         raise ValueError(text["bad_page"].format(page=page_size, known=known))
     gib = checked_int("cache_gib", cache_gib, 1, 1024, "Choose the GiB of the cache.")
-    setting = Traffic(checked_rate(per_s), gib, int(page_size), checked_seed(seed))
+    setting = Asked(checked_rate(per_s), gib, int(page_size), checked_seed(seed))
     return Batching(setting, shape, sheet, RecordedDecode.on(sheet, used.root))

@@ -20,6 +20,7 @@ from fa_kernels.patterns import PATTERNS
 from fa_kernels.problem import AttentionProblem, checked_int
 from fa_kernels.session import Session, in_use
 from fa_kernels.tiling import Tiling
+from fa_kernels.traffic.floor import floor_ms
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.units import duration, flops, significant, traffic
 from fa_kernels.variants import VARIANTS
@@ -28,7 +29,6 @@ from fa_kernels.widgets.drawn_view import Control
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.mask_grid import MaskGrid, rows_of
-from fa_kernels.widgets.sparse_speed import floor_ms
 from fa_kernels.widgets.text import html_table, labels, scientific
 
 #: Blocks on a side of the grid.

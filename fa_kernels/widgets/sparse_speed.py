@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,12 @@ from fa_kernels.figures.sparse_speed import sparse_speed_spec
 from fa_kernels.measure.sparse_run import HEAD_DIMS, PASSES, SEQLENS, dense_problem
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.session import Session, in_use
+from fa_kernels.traffic.floor import floor_ms
 from fa_kernels.units import duration, significant, span
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.sparse_goals import density_words, goals_table, over_limit
 from fa_kernels.widgets.text import html_table, labels
 
 
@@ -42,61 +45,57 @@ class Shown:
         return dense_problem(self.N, self.d)
 
 
-def floor_ms(problem: AttentionProblem, pass_: str, device: Device) -> float:
-    """What the tensors of a call take once each way at the rate of HBM: Theta(N d), whatever s."""
-    tensors = 2 * problem.q_bytes + 2 * problem.kv_bytes + problem.lse_bytes
-    if pass_ == "bwd":  # q, k, v, out, d_out and lse in; dq, dk, dv out
-        tensors = 4 * problem.q_bytes + 4 * problem.kv_bytes + problem.lse_bytes
-    return tensors / device.hbm_bandwidth_gb_s / 1e6
-
-
 def takeaway(panels: Sequence[Panel], device: Device) -> str:
     """Per pass: how far from s times dense, at how many densities within the goal, and beside
     FlexAttention and dense cuDNN."""
     text = labels("sparse_speed")
-    said = [_pass_words(one) for one in panels if one.curves.dense and one.curves.ours]
-    if not said:
+    if not any(one.curves.dense and one.curves.ours for one in panels):
         return str(text["said_nothing"]).format(device=device_words(device))
-    return " ".join(said)
+    return " ".join(map(_pass_words, panels))
 
 
 def _pass_words(one: Panel) -> str:
     text, curves = labels("sparse_speed"), one.curves
-    assert curves.dense is not None
-    dense, ours = curves.dense.ms, curves.ours
-    least = min(ours)
+    title = text["titles"][one.pass_]
+    if curves.dense is None or not curves.ours:
+        return str(text["said_missing"]).format(pass_=title)
+    dense, ours, least = curves.dense.ms, curves.ours, min(curves.ours)
+    words = {"pass_": title, "ms": duration(ours[least].ms), "dense": duration(dense)}
+    if least == 1:
+        return str(text["said_full"]).format(**words)
+    over = over_limit(curves)
     said = text["said"].format(
-        pass_=text["titles"][one.pass_], s=_density(least), ms=duration(ours[least].ms),
-        dense=duration(dense), saved=significant(dense / ours[least].ms),
-        ideal=significant(1 / least), met=len(_met(curves)), of=len(ours),
+        s=density_words(least), saved=significant(dense / ours[least].ms),
+        ideal=significant(1 / least), met=sum(ratio <= 1 for ratio in over.values()),
+        of=len(over), **words,
     )  # fmt: skip
+    if max(over.values()) > 1:
+        said += text["said_over"].format(percent=significant(100 * (max(over.values()) - 1), 2))
+    said += "."
     if ratios := curves.against(curves.flex):
         said += " " + _beside(ratios)
     if curves.cudnn is not None:
-        cudnn = curves.cudnn.ms
-        faster = [density for density, timed in ours.items() if timed.ms < cudnn]
-        key = "said_cudnn" if faster else "said_cudnn_never"
-        said += " " + text[key].format(s=_density(max(faster, default=1.0)))
+        said += " " + _beside_cudnn(curves, curves.cudnn.ms)
     return str(said)
 
 
 def _beside(ratios: dict[float, float]) -> str:
     text = labels("sparse_speed")
-    faster = [density for density, ratio in ratios.items() if ratio > 1]
-    key = "flex_all" if len(faster) == len(ratios) else "flex_none" if not faster else "flex_some"
-    at = ", ".join(_density(density) for density in faster)
+    slower = [density for density, ratio in ratios.items() if ratio > 1]
+    key = "flex_all" if len(slower) == len(ratios) else "flex_none" if not slower else "flex_some"
+    at = ", ".join(map(density_words, slower))
     return str(text[key]).format(at=at, ratios=span(list(ratios.values())))
 
 
-def _met(curves: SparseCurves) -> list[float]:
-    """Densities at which ours takes no longer than the goal."""
-    return [d for d, timed in curves.ours.items() if timed.ms <= (curves.goal_ms(d) or 0.0)]
-
-
-def _density(density: float) -> str:
-    inverse = 1 / density
-    exact = abs(inverse - round(inverse)) < 1e-3 and inverse > 1.5
-    return f"1/{inverse:.0f}" if exact else significant(density)
+def _beside_cudnn(curves: SparseCurves, cudnn: float) -> str:
+    """From which density down ours is faster, or at which ones."""
+    text = labels("sparse_speed")
+    faster = [density for density, timed in curves.ours.items() if timed.ms < cudnn]
+    if not faster:
+        return str(text["said_cudnn_never"])
+    if max(faster) < min(s for s in (*curves.ours, math.inf) if s not in faster):
+        return str(text["said_cudnn"]).format(s=density_words(max(faster)))
+    return str(text["said_cudnn_at"]).format(at=", ".join(map(density_words, faster)))
 
 
 def sparse_table(panels: Sequence[Panel], shown: Shown, device: Device, run_id: str) -> str:
@@ -107,7 +106,7 @@ def sparse_table(panels: Sequence[Panel], shown: Shown, device: Device, run_id: 
     problem = shown.problem
     caption = text["caption"].format(
         problem=problem.describe(), device=device.name, dense=GOAL_DENSE, sparse=GOAL_SPARSE,
-        below=_density(GOAL_FROM), us=f"{1e3 * GOAL_MS:.0f}",
+        below=density_words(GOAL_FROM), us=f"{1e3 * GOAL_MS:.0f}",
         source=text["recorded"].format(run_id=run_id) if rows else text["not_recorded"],
     )  # fmt: skip
     return html_table("sparse-speed", caption, head, rows, "falab-table falab-dense")
@@ -131,8 +130,9 @@ def _rows(one: Panel) -> list[list[str]]:
         goal, ideal = curves.goal_ms(density), curves.ideal_ms(density)
         flex = curves.flex.get(density)
         rows.append(
-            [name, timed.mask_words, _density(density), duration(timed.ms), _ratio(timed.ms, ideal),
-             _ratio(timed.ms, goal), _ratio(flex.ms if flex else None, timed.ms),
+            [name, timed.mask_words, density_words(density), duration(timed.ms),
+             _ratio(timed.ms, ideal), _ratio(timed.ms, goal),
+             _ratio(flex.ms if flex else None, timed.ms),
              _ratio(curves.cudnn.ms if curves.cudnn else None, timed.ms),
              _lists(curves, density, timed.ms)]
         )  # fmt: skip
@@ -189,7 +189,8 @@ class SparseSpeed(DrawnView):
         ]
         said = takeaway(self.panels, self.device)
         alt = self.text["figure"].format(sentence=said)
-        table = sparse_table(self.panels, setting, self.device, run_id)
+        table = goals_table(self.panels, problem, self.device, run_id)
+        table += sparse_table(self.panels, setting, self.device, run_id)
         spec: dict[str, Any] = sparse_speed_spec(self.panels, run_id, self.text)
         self.show(spec, alt, said, table, stamp)
 

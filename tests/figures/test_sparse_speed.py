@@ -37,7 +37,7 @@ def test_every_number_stands_at_its_density(root: Path, h200: Device) -> None:
     for number, pass_ in enumerate(PASSES):
         curves = recorded.curves(dense_problem(8192, 128), pass_)
         mine = [line for line in spec["data"] if line["xaxis"] == ("x2" if number else "x")]
-        names = [TEXT["floor"], TEXT["ideal"], TEXT["cudnn"], "flex", "flash, tensor cores"]
+        names = [TEXT["floors"][pass_], TEXT["ideal"], TEXT["cudnn"], "flex", "flash, tensor cores"]
         assert [line["name"] for line in mine] == names
         by_name = {line["name"]: line for line in mine}
         ours = by_name["flash, tensor cores"]
@@ -47,7 +47,7 @@ def test_every_number_stands_at_its_density(root: Path, h200: Device) -> None:
         assert curves.dense
         dense = curves.dense.ms
         assert [10**y for y in ideal["y"]] == pytest.approx([s * dense for s in DENSITIES])
-        flat = by_name[TEXT["floor"]]
+        flat = by_name[TEXT["floors"][pass_]]
         assert flat["y"] == [math.log10(0.01)] * 2
         low, high = spec["layout"]["yaxis2" if number else "yaxis"]["range"]
         assert all(low < y < high for line in mine for y in line["y"])

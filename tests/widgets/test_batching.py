@@ -14,10 +14,10 @@ from fa_kernels.figures.provenance import Provenance, Shown
 from fa_kernels.figures.recorded_decode import RecordedDecode, points_of
 from fa_kernels.model_shape import list_models, model_shape
 from fa_kernels.session import Session
-from fa_kernels.widgets.batching import LONGEST, Batching, Traffic, step_times
+from fa_kernels.widgets.batching import LONGEST, Asked, Batching, step_times
 from tests.figures.synthetic_decode import FIXED_MS, GB_S, decode_rows
 
-SETTING = Traffic(40, 2, 64, 1)
+SETTING = Asked(40, 2, 64, 1)
 
 
 def plain(text: str) -> str:
@@ -43,7 +43,10 @@ def test_recorded_steps_give_the_times_of_attention() -> None:
     assert times.weights_ms == pytest.approx(2 * model.parameters / 4.8e9)
     widget = Batching(SETTING, model, gpu, recorded)
     table = plain(widget.table.value)
-    assert "a line through 5 recorded decode steps (20260108-h200-decode)" in table
+    assert (
+        "a line through 5 recorded decode steps over caches in one piece (20260108-h200-decode)"
+        in table
+    )
     assert "8 µs + bytes of the cache / 4000 GB/s" in table
 
 
