@@ -229,6 +229,7 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
     said = text[begin:end].partition("\n")[2]
     # What data/verified says is no number of the run.
     said = "\n\n".join(part for part in said.split("\n\n") if "`make verify`" not in part)
+    said = said.partition("**Decoding.**")[0]
     assert numbers_in(said) == [
         *expected_ratios(speed, "fwd"),
         *expected_others(load_run("20261130-h200-peers"), "fa3"),
@@ -239,6 +240,34 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
         *expected_calls(speed),
     ]
     assert f"`{speed.run_id}`" in said and f"`{backward.run_id}`" in said and speed.device in said
+
+
+def test_every_number_of_decoding_is_the_newest_runs() -> None:
+    """The table of TB/s against the rows, cell by cell, by other code than what wrote it."""
+    run = load_run(list_runs(kind="decode")[0])
+    columns = (
+        ("fa_kernels", "decode_split_kv"), ("fa_kernels", "decode_split_kv_page64"),
+        ("torch_flash", "sdpa"), ("torch_cudnn", "sdpa"),
+    )  # fmt: skip
+    text = README.read_text(encoding="utf-8").partition("**Decoding.**")[2]
+    text = text.partition("<!-- how fast: end -->")[0]
+    assert f"`{run.run_id}`" in text
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert len(lines) >= 5
+    for line in lines:
+        batch, keys, heads, head_dim, *cells = (cell.strip() for cell in line)
+        nheads_kv = int(heads.split("/")[1])
+        gb = 2 * int(batch) * nheads_kv * int(keys) * int(head_dim) * 2 / 1e9
+        found = {
+            (row.provider, row.variant): gb / row.median
+            for row in run.rows
+            if row.metric == "latency_ms" and row.median and row.seqlen_q == 1
+            and (row.batch, row.seqlen_k, row.nheads_kv, row.head_dim)
+            == (int(batch), int(keys), nheads_kv, int(head_dim))
+        }  # fmt: skip
+        fa3 = max(rate for (provider, _), rate in found.items() if provider == "fa3")
+        want = [*(found[column] for column in columns), fa3]
+        assert cells == [f"{rate:.2f}" for rate in want]
 
 
 def with_times(run: Run, factor: float) -> Run:
