@@ -43,9 +43,11 @@ def decode(
         q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp16 or bf16, on
             backend "numpy" also fp32 and float64. seqlen_q is small: 1 for plain generation.
         k_cache, v_cache: (batch, nheads_kv, max_seqlen, head_dim), kind and dtype of q; or, with
-            `block_table`, pages (num_pages, nheads_kv, page_size, head_dim), page_size a multiple
-            of 16 up to 256. Any strides with a contiguous last axis. nheads is a multiple of
-            nheads_kv: query head h uses k/v head h // (nheads / nheads_kv).
+            `block_table`, pages (num_pages, nheads_kv, page_size, head_dim), page_size any multiple
+            of 16. Any strides with a contiguous last axis: caches of flash-attn and vLLM, (pages,
+            page_size, heads, d), go in as `.transpose(1, 2)`, without a copy (their rows then have
+            gaps, and the kernel fetches them chunk by chunk, not a tile at once). nheads is a
+            multiple of nheads_kv: query head h uses k/v head h // (nheads / nheads_kv).
         cache_seqlens: tokens in the cache before k_new: one number for all, or whole numbers
             (batch,), on the host or, int32, on q's GPU. **Lengths on a GPU are not checked**: that
             would wait for the GPU and break CUDA graphs. Past the cache's end the kernel neither
@@ -71,7 +73,9 @@ def decode(
         or a position before its first token): out 0, lse -inf.
 
     With arrays on a GPU a call can be captured in a CUDA graph after a first one outside (which
-    compiles), if cache_seqlens is one number or lies on the GPU, and block_table lies there.
+    compiles), if cache_seqlens is one number or lies on the GPU, and block_table lies there. Keep
+    every out of a graph that was captured through CuPy as long as the graph: in its memory lies the
+    workspace, too. torch's graphs keep theirs themselves.
 
     Raises:
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy, before anything

@@ -21,8 +21,6 @@ from fa_kernels.problem import (
 
 #: Keys of one tile: the depth of a tensor-core product, so that a tile never straddles two pages.
 TILE_KEYS = 16
-#: Tokens of a page: a multiple of `TILE_KEYS` between these.
-MIN_PAGE, MAX_PAGE = 16, 256
 #: More parts than this would make the merge longer than the parts.
 MAX_SPLITS = 128
 
@@ -216,10 +214,10 @@ def checked_page_size(page_size: object) -> int:
     """`page_size` as an int.
 
     Raises:
-        ValueError: not a multiple of 16 between 16 and 256.
+        ValueError: not a multiple of `TILE_KEYS`.
     """
     remedy = "Use pages of 16, 32, 64, 128 or 256 tokens."
-    size = checked_int("page_size", page_size, MIN_PAGE, MAX_PAGE, remedy)
+    size = checked_int("page_size", page_size, TILE_KEYS, MAX_SEQLEN, remedy)
     if size % TILE_KEYS:
         raise ValueError(
             f"page_size = {size} is not a multiple of {TILE_KEYS}: a tile of {TILE_KEYS} keys "

@@ -77,11 +77,11 @@ def test_sizes_that_cannot_be_are_refused(fields: dict[str, Any], said: str) -> 
         DecodeProblem(**FIELDS | fields)
 
 
-@pytest.mark.parametrize("size", [0, 8, 24, 272])
+@pytest.mark.parametrize("size", [0, 8, 24, 280, 2**24 + 16])
 def test_a_page_is_a_multiple_of_16_tokens(size: int) -> None:
     with pytest.raises(ValueError, match=f"page_size = {size} .*16, 32, 64, 128 or 256"):
         checked_page_size(size)
-    assert [checked_page_size(n) for n in (16, 48, 256)] == [16, 48, 256]
+    assert [checked_page_size(n) for n in (16, 48, 272, 4096)] == [16, 48, 272, 4096]
 
 
 @pytest.mark.parametrize("splits", [0, 129, 1.5])

@@ -17,7 +17,7 @@ from fa_kernels.problem import AttentionProblem
 #: Tokens of the sequences of most cases: none, one, around a tile, ragged, full.
 TOTALS = (0, 1, 16, 17, 333, 1000, 1024)
 HEAD_DIMS = (1, 20, 63, 64, 96, 128, 160, 256)
-PAGES = (16, 48, 64, 256)
+PAGES = (16, 48, 64, 256, 528)
 #: How the caches lie: contiguous; (batch, seqlen, heads, d) seen transposed; rows that do not start
 #: at multiples of 16 bytes.
 LAYOUTS = ("bhsd", "bshd", "unaligned")

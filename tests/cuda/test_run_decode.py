@@ -22,6 +22,7 @@ PROBLEMS = {
     "nothing new": replace(PLAIN, seqlen_new=0),
     "window": replace(PLAIN, window=(9, 2)),
     "paged": replace(PLAIN, max_seqlen=None, page_size=16, max_pages=3, num_pages=7),
+    "large pages": replace(PLAIN, max_seqlen=None, page_size=272, max_pages=2, num_pages=5),
 }
 TOTALS = (48, 17)
 
@@ -130,6 +131,22 @@ def test_rows_with_gaps_between_them_are_another_build(gpu: Gpu) -> None:
     for cache in (k, rows):
         run_decode(q, cache, v, lengths, step.problem, 1)
     assert [plan.macros["BULK_COPIES"] for plan, _, _ in gpu.launches] == [1, 0]
+
+
+def test_pages_of_other_libraries_are_taken_transposed(gpu: Gpu) -> None:
+    """(pages, page_size, heads, d), as flash-attn and vLLM have them: written in place, too."""
+    step = make(PROBLEMS["paged"], TOTALS)
+    theirs = [on_gpu(np.ascontiguousarray(x.swapaxes(1, 2))) for x in (step.k, step.v)]
+    k, v = (x.transpose(0, 2, 1, 3) for x in theirs)
+    rest = {name: on_gpu(getattr(step, name)) for name in ("k_new", "v_new", "block_table")}
+    lengths = on_gpu(step.cache_seqlens)
+    out, _, _ = run_decode(on_gpu(step.q), k, v, lengths, step.problem, 2, **rest)
+    np.testing.assert_allclose(out.get().astype(float), formula(step)[0], atol=2e-3)
+    assert all(args[2] is k or args[4] is k for _, _, args in gpu.launches[:2]), "no copy"
+    assert {plan.macros["BULK_COPIES"] for plan, _, _ in gpu.launches} == {0}
+    page, slot = divmod(int(step.cache_seqlens[0]), 16)
+    written = theirs[0][int(step.block_table[0, page]), slot]
+    np.testing.assert_array_equal(written, step.k_new[0, :, 0])
 
 
 def test_a_plan_is_made_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
