@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +38,9 @@ def planned(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPl
 
 
 def planned_here(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
-    """`planned` for the shared memory of the current GPU."""
+    """`planned` for the shared memory of the current GPU, unless `options` name another."""
     limits = {"limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes()}
-    return planned(problem, num_splits, **limits, **options)
+    return planned(problem, num_splits, **limits | options)
 
 
 def block_rows(problem: DecodeProblem, num_splits: int) -> int:
@@ -75,6 +75,7 @@ def run_decode(
     v_new: Any = None,
     block_table: Any = None,
     count_traffic: bool = False,
+    limits: Mapping[str, int] | None = None,
 ) -> tuple[Any, Any, Traffic | None]:
     """07_decode_split_kv on CuPy arrays; the caches are written where there is something new.
 
@@ -82,6 +83,7 @@ def run_decode(
         q, k_cache, v_cache, k_new, v_new, block_table: shapes as `fa.decode`.
         cache_seqlens: int32 (batch,) on the GPU, or one number.
         count_traffic: also count bytes in the kernels.
+        limits: `limit_bytes` and `sm_bytes` of `plan_decode`, in place of those of the GPU.
 
     Returns:
         out like q, contiguous; lse (batch, nheads, seqlen_q) fp32; the in-kernel counters or None.
@@ -106,7 +108,8 @@ def run_decode(
     )  # fmt: skip
     totals = new_counters() if count_traffic else None
     counters = () if totals is None else (totals,)
-    for plan, step, args in _launches(arrays_of, problem, num_splits, count_traffic):
+    options = {"count_traffic": count_traffic, **(limits or {})}
+    for plan, step, args in _launches(arrays_of, problem, num_splits, options):
         launch(plan, step, (*args, *counters))
     return arrays_of.out, arrays_of.lse, read_counters(totals)
 
@@ -134,7 +137,7 @@ def prepare_decode(
     given = tuple(None if x is None else x.view() for x in given)  # one twice has two places
     record = Record([x for x in given if x is not None])
     rooms = _rooms(problem, num_splits, q.dtype, False, record.empty)
-    for launched in _launches(_Arrays(*given, *rooms), problem, num_splits, False):
+    for launched in _launches(_Arrays(*given, *rooms), problem, num_splits, {}):
         record.launch(*launched)
     return DecodeRecipe(record, problem)
 
@@ -157,13 +160,13 @@ class _Arrays:
 
 
 def _launches(
-    a: _Arrays, problem: DecodeProblem, num_splits: int, count_traffic: bool
+    a: _Arrays, problem: DecodeProblem, num_splits: int, how: Mapping[str, Any]
 ) -> Iterator[tuple[LaunchPlan, LaunchStep, tuple[Any, ...]]]:
-    """Plan, step and arguments of each launch, without counters."""
+    """Plan, step and arguments of each launch, without counters; `how` it is planned."""
     new = () if a.k_new is None else (a.k_new, a.v_new)
     aligned = rows_aligned(a.q, a.k, a.v, a.out, *new)
     options = {"aligned": aligned, "whole_tiles": all(map(_rows_in_a_row, (a.k, a.v)))}
-    plan = planned_here(problem, num_splits, count_traffic=count_traffic, **options)
+    plan = planned_here(problem, num_splits, **how, **options)
     p = problem
     caches, out = with_strides(a.k, a.v), with_strides(a.out)
     pages = _pages(p, a.block_table)

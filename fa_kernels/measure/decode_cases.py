@@ -13,6 +13,7 @@ from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.run_decode import DTYPES
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.units import KIB
 
 #: Tokens of the sequences of most cases: none, one, around a tile, ragged, full.
 TOTALS = (0, 1, 16, 17, 333, 1000, 1024)
@@ -25,13 +26,17 @@ LAYOUTS = ("bhsd", "bshd", "unaligned")
 
 @dataclass(frozen=True)
 class DecodeCase:
-    """One thing to verify: a problem, the tokens of each sequence (new ones included), splits."""
+    """One thing to verify: a problem, the tokens of each sequence (new ones included), splits.
+
+    `little_smem`: planned for the shared memory of sm_86 and 89, also where there is more.
+    """
 
     problem: DecodeProblem
     totals: tuple[int, ...]
     num_splits: int
     layout: str = "bhsd"
     scale_inputs: float = 1.0
+    little_smem: bool = False
 
     @property
     def aligned(self) -> bool:
@@ -39,9 +44,14 @@ class DecodeCase:
         return self.layout != "unaligned" and self.problem.head_dim % 8 == 0
 
     @property
-    def builds(self) -> dict[str, bool]:
-        """What `plan_decode` wants to know of the layout."""
-        return {"aligned": self.aligned, "whole_tiles": self.layout == "bhsd"}
+    def limits(self) -> dict[str, int]:
+        """What `plan_decode` is told of shared memory; empty: what the GPU has."""
+        return {"limit_bytes": 99 * KIB, "sm_bytes": 100 * KIB} if self.little_smem else {}
+
+    @property
+    def builds(self) -> dict[str, Any]:
+        """What `plan_decode` wants to know of the layout and of shared memory."""
+        return {"aligned": self.aligned, "whole_tiles": self.layout == "bhsd", **self.limits}
 
     def of_sequence(self, b: int) -> AttentionProblem:
         """Sequence b as the end of an attention call: what it is held against."""
@@ -77,6 +87,8 @@ def decode_cases() -> Iterator[DecodeCase]:
     for d, layout, splits in itertools.product((63, 64, 128), LAYOUTS[1:], (1, 3)):
         problem = problem_of(d, "float16", seqlen_new=2)
         yield DecodeCase(problem, _with_new(problem), splits, layout)
+    for d, dtype, splits in itertools.product((64, 160, 256), DTYPES, (1, 3)):
+        yield DecodeCase(problem_of(d, dtype), TOTALS, splits, little_smem=True)
     for scale in (-0.2, 0.0, 1.3):
         yield DecodeCase(problem_of(64, "float16", softmax_scale=scale), TOTALS, 3)
     for dtype in DTYPES:  # exp would overflow without the running maximum

@@ -157,14 +157,14 @@ class _Block:
         tiles = split_tiles(self.total, p.seqlen_q, p.left, num_splits)
         states = [self._split(first, stop) for first, stop in tiles]
         if num_splits == 1:
-            hbm.store("out", out, states[0].output())
+            hbm.store("out", out, _output(states[0]))
             hbm.store("lse", lse, states[0].lse())
             return
         partial_lse = np.empty((num_splits, *lse.shape), lse.dtype)
         partial_out = np.zeros((*partial_lse.shape, p.head_dim), lse.dtype)
         for s, state in enumerate(states):
             hbm.store("lse", partial_lse[s], state.lse())
-            hbm.store("out", partial_out[s], state.output(), saw_a_key(partial_lse[s])[..., None])
+            hbm.store("out", partial_out[s], _output(state), saw_a_key(partial_lse[s])[..., None])
         merged, merged_lse = merge(partial_out, partial_lse, hbm)
         hbm.store("out", out, merged)
         hbm.store("lse", lse, merged_lse)
@@ -187,6 +187,11 @@ class _Block:
             # A Python float keeps fp32 scores fp32.
             state.update(np.where(kept, s, -np.inf).astype(s.dtype), v)
         return state
+
+
+def _output(state: OnlineSoftmax) -> Array:
+    """acc / l; 0 for a row without a key, also where V holds NaN, which 0 times it would be."""
+    return np.where(state.l_i[..., None] == 0.0, 0.0, state.output())
 
 
 def kept_keys(problem: DecodeProblem, total: int, rows: slice, keys: slice) -> Array:

@@ -23,15 +23,15 @@ def launched_decode(
 
     k and v: every key from the first tile that a row attends to the last key, once per block of
     rows; with an append also the new tokens, read and written. q: once per split that has a tile.
-    "out" and "lse" with their partial ones, of which out is moved only for rows that saw a key; the
-    merge does not read one whose weight beside the best is 0 in fp32, which depends on values and
-    is left out here: scores would have to differ by more than 87.
+    "out" and "lse" with their partial ones, of which out is moved only for rows that saw a key: the
+    merge skips the splits whose lse is -inf, and no others.
     "mask": a page number (4 bytes) per tile and block of rows, and for each 16 bytes that an append
-    moves, which threads do that look for themselves.
+    moves, which threads do that look for themselves. Reads of cache_seqlens are not counted, nor
+    are they in the kernels.
 
     Args:
         totals: tokens of each sequence, new ones included.
-        block_rows: rows of a k/v head in one block, ROWS of the plan.
+        block_rows: rows of a k/v head in one block, GROUP_ROWS of the plan.
     """
     total = Traffic()
     for tokens, times in Counter(map(int, totals)).items():

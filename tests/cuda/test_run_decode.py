@@ -145,6 +145,7 @@ def test_pages_of_other_libraries_are_taken_transposed(gpu: Gpu) -> None:
     assert all(args[2] is k or args[4] is k for _, _, args in gpu.launches[:2]), "no copy"
     assert {plan.macros["BULK_COPIES"] for plan, _, _ in gpu.launches} == {0}
     page, slot = divmod(int(step.cache_seqlens[0]), 16)
+    assert step.block_table is not None and step.k_new is not None
     written = theirs[0][int(step.block_table[0, page]), slot]
     np.testing.assert_array_equal(written, step.k_new[0, :, 0])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, planned
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure import sanitize, verified_run
 from fa_kernels.measure import verify_decode as subject
@@ -31,6 +31,7 @@ CASES = [
     DecodeCase(PLAIN, (1, 33, 64), 1),
     DecodeCase(replace(PLAIN, max_seqlen=None, page_size=16, max_pages=4), (1, 33, 64), 3),
     DecodeCase(replace(PLAIN, seqlen_new=0, dtype="bfloat16"), (0, 1, 64), 2),
+    DecodeCase(replace(PLAIN, head_dim=256), (1, 33, 64), 2, little_smem=True),
 ]
 
 
@@ -60,6 +61,8 @@ def test_the_cases_are_those_that_were_promised() -> None:
     assert any(0 in c.totals for c in every) and any(c.scale_inputs > 1 for c in every)
     assert any(c.problem.seqlen_q > min(c.totals) for c in every), "rows before the first token"
     assert any(c.problem.left == 0 and c.problem.paged for c in every)
+    warps = {planned(c.problem, c.num_splits, **c.builds).macros["WARPS"] for c in every}
+    assert warps == {2, 4}, "also those that a GPU with less shared memory has"
     assert {c.problem.seqlen_new > 0 for c in every} == {False, True}
     for case in every:
         assert max(case.totals) <= case.problem.capacity
@@ -76,6 +79,7 @@ def test_an_honest_kernel_passes(gpu: Gpu) -> None:
     errors = tally.variants[subject.DECODE]
     assert set(errors.max_abs_err["out"]) == set(DTYPES) and 0 < errors.worst_ratio <= 1
     assert gpu.entries.count("decode_split_kv_append") > 0
+    assert {plan.macros["WARPS"] for plan, _, _ in gpu.launches} == {2, 4}
 
 
 def wrong(kernels: dict[str, Any], entry: str, change: Callable[[list[Any]], None]) -> None:

@@ -62,6 +62,17 @@ def test_a_row_without_a_key_is_zero_and_minus_infinity(num_splits: int) -> None
     assert not out[empty].any() and np.isfinite(out[~empty]).all()
 
 
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_a_row_without_a_key_is_zero_also_where_v_holds_nan(num_splits: int) -> None:
+    """Those with a key take it in, as on the GPU."""
+    step = make(DecodeProblem(2, 2, 1, 3, 0, 40, 8, "float32"), (1, 33))
+    step.v[0, :, 0] = np.nan
+    out, lse = run(step, num_splits)
+    assert (out[0, :, :2] == 0).all() and (lse[0, :, :2] == -np.inf).all()
+    assert np.isnan(out[0, :, 2]).all() and np.isfinite(out[1]).all()
+    assert out.dtype == np.float32
+
+
 @bounded
 @given(steps())
 def test_append_writes_the_new_tokens_and_nothing_else(step: Step) -> None:
