@@ -113,6 +113,13 @@ def test_every_module_has_a_layer() -> None:
     assert not unknown, f"say in LAYERS where these stand in the import order: {sorted(unknown)}"
 
 
+def test_contributors_read_the_layers_once() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (block,) = [part for part in text.split("\n\n") if part.startswith("    units, ")]
+    layers = [frozenset(re.split(r",\s+", part.strip())) for part in block.split("->")]
+    assert layers == [*LAYERS, frozenset({"notebooks"})]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_one_way(path: Path) -> None:
     here = layer_name(dotted_name(path))
