@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,9 +33,12 @@ def _profiled(call: Callable[[], Any]) -> list[tuple[str, int]]:
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU")
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        call()
-        torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        # Some releases of torch say so of every profile: there is one cycle here.
+        warnings.filterwarnings("ignore", ".*Profiler clears events", UserWarning)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            call()
+            torch.cuda.synchronize()
     on_gpu = [e for e in profiler.key_averages() if e.device_type == DeviceType.CUDA]
     on_gpu = [e for e in on_gpu if not e.key.startswith(("Memcpy", "Memset"))]
     on_gpu.sort(key=lambda event: -event.self_device_time_total)

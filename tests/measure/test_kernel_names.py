@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,11 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
             assert activities == [torch.profiler.ProfilerActivity.CUDA]
 
         def __enter__(self) -> Any:
+            warnings.warn(
+                "Warning: Profiler clears events at the end of each cycle. Only events from the "
+                "current cycle will be reported. To keep events, set acc_events=True.",
+                stacklevel=2,
+            )
             return self
 
         def __exit__(self, *error: object) -> None:
@@ -63,6 +69,16 @@ def test_long_names_and_many_kernels_are_cut(profiler: list[SimpleNamespace]) ->
     profiler += [event(f"{i}" * 1000, 1, 10.0 - i, DeviceType.CUDA) for i in range(5)]
     text = kernels_of(lambda: None)
     assert text.endswith("; and 2 more") and text.startswith("kernels: " + "0" * 110 + "; 1")
+
+
+@pytest.mark.usefixtures("profiler")
+def test_no_other_warning_is_hidden() -> None:
+    """torch's own, which the profiler of these tests gives too, is no reason to name no kernel."""
+
+    def call() -> None:
+        warnings.warn("something else", stacklevel=2)
+
+    assert kernels_of(call) == "kernels not known: UserWarning: something else"
 
 
 @pytest.mark.usefixtures("profiler")
