@@ -145,7 +145,7 @@ class MaskArrays:
                 self._recipes.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all; nothing that reads them may still run."""
         with self._lock:
             self._recipes.clear()
             self._known.clear()
