@@ -95,7 +95,7 @@ def regimes_spec(
     # Room left of both, where the words at the slope stand.
     spec = roofline_spec((), ceilings, text, measured, [*wide, min(wide) / 12])
     layout = spec["layout"]
-    _words_left_of_the_ridge(spec, ceilings)
+    _words_apart(spec, ceilings, max(wide))
     reached = [point.tflops for point in steps]
     bottom, top = layout["yaxis"]["range"]
     layout["yaxis"]["range"] = [min(bottom, *(math.log10(y) - 0.2 for y in reached), 0.0), top]
@@ -104,11 +104,21 @@ def regimes_spec(
     return {"data": [*spec["data"], *data, *_recorded(steps, forward, text)], "layout": layout}
 
 
-def _words_left_of_the_ridge(spec: dict[str, Any], ceilings: Ceilings) -> None:
-    """The words at the top ceiling end where it begins: the diamond of prefill stands upon it."""
+#: The words at a lower ceiling need so many times the FLOP per byte at which it begins.
+_WORDS_NEED = 15
+
+
+def _words_apart(spec: dict[str, Any], ceilings: Ceilings, prefill: float) -> None:
+    """The words at the top ceiling end where it begins: the diamond of prefill stands upon it.
+
+    Those of the fp32 units end at the dotted line of prefill, where they have room left of it.
+    """
     words = next(trace for trace in spec["data"] if trace["name"] == "ceiling words")
     if ceilings.tensor_tflops:
         words["x"][-1] = ceilings.peak(True) * 1e3 / ceilings.bandwidth_gb_s
+    begins = ceilings.peak(False) * 1e3 / ceilings.bandwidth_gb_s
+    if len(words["x"]) > 2 and _WORDS_NEED * begins < prefill < words["x"][1]:
+        words["x"][1] = prefill / 1.05
 
 
 def _colour(one: Regime) -> str:

@@ -43,7 +43,7 @@ def takeaway(maps: AttentionMaps, shown: Shown, found: dict[str, tuple[Compared,
     """What the chosen mask keeps and loses, and the mask that knows the map beside it."""
     text, place = labels("sparse_quality"), ASKED.index(shown.density)
     said = text["said"].format(
-        head=head_words(maps, shown.head), name=text["masks"][shown.pattern],
+        head=head_words(maps, shown.head).capitalize(), name=text["masks"][shown.pattern],
         **_words(found[shown.pattern][place].own),
     )  # fmt: skip
     if shown.pattern != BEST:

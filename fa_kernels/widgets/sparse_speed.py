@@ -73,18 +73,10 @@ def _pass_words(one: Panel) -> str:
         said += text["said_over"].format(percent=significant(100 * (max(over.values()) - 1), 2))
     said += "."
     if ratios := curves.against(curves.flex):
-        said += " " + _beside(ratios)
+        said += " " + text["said_flex"].format(ratios=span(list(ratios.values())))
     if curves.cudnn is not None:
         said += " " + _beside_cudnn(curves, curves.cudnn.ms)
     return str(said)
-
-
-def _beside(ratios: dict[float, float]) -> str:
-    text = labels("sparse_speed")
-    slower = [density for density, ratio in ratios.items() if ratio > 1]
-    key = "flex_all" if len(slower) == len(ratios) else "flex_none" if not slower else "flex_some"
-    at = ", ".join(map(density_words, slower))
-    return str(text[key]).format(at=at, ratios=span(list(ratios.values())))
 
 
 def _beside_cudnn(curves: SparseCurves, cudnn: float) -> str:
@@ -105,7 +97,8 @@ def sparse_table(panels: Sequence[Panel], shown: Shown, device: Device, run_id: 
     rows = [row for one in panels for row in _rows(one)]
     problem = shown.problem
     caption = text["caption"].format(
-        problem=problem.describe(), device=device.name, dense=GOAL_DENSE, sparse=GOAL_SPARSE,
+        problem=problem.describe(), device=device.name,
+        dense=f"{GOAL_DENSE:.2f}", sparse=f"{GOAL_SPARSE:.2f}",
         below=density_words(GOAL_FROM), us=f"{1e3 * GOAL_MS:.0f}",
         source=text["recorded"].format(run_id=run_id) if rows else text["not_recorded"],
     )  # fmt: skip

@@ -77,3 +77,15 @@ def test_plotly_takes_every_shape_and_marks_stand_inside(
     assert all(axes[1][0] < math.log10(y) < axes[1][1] for y in recorded["y"])
     drop = next(t for t in spec["data"] if t["name"] == "decode")
     assert drop["y"][1] == pytest.approx(ceilings.roof(regimes[1].intensity, True))
+
+
+@pytest.mark.parametrize(("tokens", "apart"), [(8192, True), (128, False)])
+def test_words_at_the_fp32_ceiling_end_left_of_prefill(
+    tokens: int, apart: bool, h200: Device
+) -> None:
+    model, ceilings = model_shape("llama-3-8b"), Ceilings.of(h200, DTYPE)
+    regimes = (prefill_of(model, tokens, 1, h200), decode_of(model, tokens, 1))
+    spec = regimes_spec(regimes, ceilings, None, (), Curve("flash_mma", ()), TEXT)
+    words = next(trace for trace in spec["data"] if trace["name"] == "ceiling words")
+    assert (words["x"][1] < regimes[0].intensity) == apart
+    assert words["x"][1] <= 10.0 ** spec["layout"]["xaxis"]["range"][1]

@@ -32,7 +32,7 @@ def test_the_sentence_is_of_the_chosen_mask(folder: Path) -> None:
     widget = fa.sparse_quality(folder=folder)
     chosen = widget.qualities["local"][ASKED.index(0.25)]
     said = plain(widget.sentence.value)
-    assert said.strip().startswith("layer 1, head 1: local with ")
+    assert said.strip().startswith("Layer 1, head 1: local with ")
     assert f"keeps {100 * chosen.own.mass:.1f} % of the probability" in said
     assert f"as many blocks in every row keeps {100 * chosen.best.mass:.1f} %" in said
     widget.pattern.value = "best"
@@ -43,7 +43,7 @@ def test_controls_move_figure_and_table(folder: Path) -> None:
     widget = fa.sparse_quality(folder=folder)
     first = widget.figure.spec
     widget.head.value = 1
-    assert "layer 1, head 2" in widget.sentence.value and widget.figure.spec != first
+    assert "Layer 1, head 2" in widget.sentence.value and widget.figure.spec != first
     second = widget.figure.spec
     widget.density.value = 0.5
     assert "Density asked for: 1/2" in widget.table.value and not widget.figure.stale
