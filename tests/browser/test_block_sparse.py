@@ -135,6 +135,7 @@ def test_the_recorded_times_are_turned(sparse: LabPage) -> None:
     shown = view(sparse, "sparse")
     sentence = shown.locator("[data-fa-sparse]")
     expect(sentence).to_contain_text("Forward: at s =")
+    expect(shown.locator("[data-fa-table=sparse-goals]")).to_contain_text("met at")
     said = text_of(sentence)
     choice = shown.locator('[data-fa-choice="d"] select')
     choice.focus()
