@@ -45,10 +45,14 @@ class Shown:
     def of(cls, figure: Any) -> Shown:
         """A plotly figure, its spec as a dict, or a widget of this package that shows one.
 
+        One that is a `Shown` already is left as it is.
+
         Raises:
             TypeError: none of these. ValueError: a widget whose figure belongs to an earlier
                 setting, or whose figure is empty.
         """
+        if isinstance(figure, cls):
+            return figure
         if isinstance(figure, dict) and "data" in figure:
             return cls(figure)
         if hasattr(figure, "to_plotly_json"):
@@ -175,13 +179,31 @@ class Provenance:
 
 
 def package() -> dict[str, Any]:
-    """Version and commit of the code that draws."""
-    # By name, because the package itself stands above this layer.
+    """Version and commit of the code that draws, and how to cite it."""
     return {
         "name": "fa_kernels",
-        "version": str(sys.modules["fa_kernels"].__version__),
+        "version": version(),
         **describe_checkout(),
+        "bibtex": suite_bibtex(),
     }
+
+
+def version() -> str:
+    """The package's version."""
+    # By name, because the package itself stands above this layer.
+    return str(sys.modules["fa_kernels"].__version__)
+
+
+def suite_bibtex() -> str:
+    """How to cite the suite: the entry of CITATION.cff, which a test compares."""
+    return (
+        "@software{flashattentionlab,\n"
+        "  title = {{FlashAttention Lab}},\n"
+        "  author = {{FlashAttention Lab contributors}},\n"
+        f"  version = {{{version()}}},\n"
+        "  license = {BSD-3-Clause}\n"
+        "}"
+    )
 
 
 def plain(markup: str) -> str:
@@ -215,6 +237,8 @@ def _title(spec: Mapping[str, Any]) -> str:
 
 
 def _as_dict(setting: Any) -> dict[str, Any]:
+    if isinstance(setting, Mapping):
+        return dict(setting)
     if dataclasses.is_dataclass(setting) and not isinstance(setting, type):
         return {f.name: getattr(setting, f.name) for f in dataclasses.fields(setting)}
     return {}

@@ -103,11 +103,13 @@ def save_figure(
     *,
     width_inches: float | None = None,
     folder: str | Path = "figures",
+    formats: Sequence[str] | None = None,
     overwrite: bool = False,
     caption: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     run_ids: Sequence[str] | None = None,
     papers: Sequence[str] | None = None,
+    command: str | None = None,
     root: Path | None = None,
 ) -> Saved:
     """Write a figure as PDF, SVG, PNG (600 dpi) and HTML at column width, and its provenance.
@@ -123,16 +125,18 @@ def save_figure(
         venue: a key of `VENUES`; default "neurips".
         width_inches: instead of a venue, 2 to 20; rounded to hundredths.
         folder: made if it is not there.
+        formats: of "pdf", "svg", "png" and "html"; default: all. Without a browser it is HTML.
         overwrite: replace files of that name.
         caption, parameters, run_ids, papers: for the sidecar <name>.json; what is not given is read
             off the figure, and the sidecar says where (`figures.provenance`).
+        command: that draws the figure, for the sidecar too; beside the call.
         root: folder of the recorded runs; default data/measured.
 
     Raises:
-        ValueError: bad name, venue, width, folder or paper; FileExistsError: a file is there;
-            TypeError: not a figure. Nothing has been written then.
+        ValueError: bad name, venue, width, format, folder or paper; FileExistsError: a file is
+            there; TypeError: not a figure. Nothing has been written then.
     """
-    inches = _checked_width(venue, width_inches)
+    inches, wanted = _checked_width(venue, width_inches), _checked_formats(formats)
     where, stem = Path(folder), _checked_name(name)
     _refuse_existing(where, stem, overwrite)
     shown = Shown.of(fig)
@@ -144,11 +148,13 @@ def save_figure(
     # Beside the files, so that each is moved to its place in one step.
     staging = Path(tempfile.mkdtemp(prefix=f".{stem}-", dir=where))
     try:
-        missing = _draw(figure, sheet, staging, stem)
-        page = _page(figure, sheet, stem, told)
-        (staging / f"{stem}.html").write_text(page, encoding="utf-8")
+        images = [suffix for suffix in IMAGES if suffix in wanted]
+        missing = _draw(figure, sheet, staging, stem, images) if images else ""
+        if "html" in wanted or missing:
+            page = _page(figure, sheet, stem, told)
+            (staging / f"{stem}.html").write_text(page, encoding="utf-8")
         written = [path for f in FORMATS if (path := staging / f"{stem}.{f}").exists()]
-        if kept := [f for f in IMAGES if missing and (where / f"{stem}.{f}").exists()]:
+        if kept := [f for f in images if missing and (where / f"{stem}.{f}").exists()]:
             missing += f" {', '.join(kept)} of that name are of an earlier export."
         about = {
             "name": stem,
@@ -163,6 +169,7 @@ def save_figure(
             "package": package(),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "call": _call(stem, venue, width_inches),
+            "command": command,
             "venue": None if width_inches is not None else venue or "neurips",
             "width_inches": sheet.width,
             "height_inches": sheet.height,
@@ -210,6 +217,14 @@ def _checked_width(venue: object, inches: object) -> float:
         limits = f"{LEAST_INCHES:g} to {MOST_INCHES:g}"
         raise ValueError(f"width_inches = {inches!r} is no width of a figure: use {limits}.")
     return round(float(str(inches)), 2)
+
+
+def _checked_formats(formats: Sequence[str] | None) -> list[str]:
+    known = FORMATS[:-1]  # JSON is always there
+    wanted = list(known if formats is None else formats)
+    if isinstance(formats, str) or not wanted or not set(wanted) <= set(known):
+        raise ValueError(f"formats = {formats!r}: use a list of one or more of {', '.join(known)}.")
+    return wanted
 
 
 def _refuse_existing(where: Path, stem: str, overwrite: bool) -> None:
@@ -274,15 +289,17 @@ def _for_paper(spec: Mapping[str, Any], sheet: Sheet) -> Any:
     return figure
 
 
-def _draw(figure: Any, sheet: Sheet, folder: Path, stem: str) -> str:
+def _draw(figure: Any, sheet: Sheet, folder: Path, stem: str, images: Sequence[str]) -> str:
     """Write the images; where there is no browser, the sentence that says so, else ""."""
     try:
         import kaleido
         from choreographer.errors import BrowserDepsError, BrowserFailedError, ChromeNotFoundError
     except ImportError:
-        return _without("kaleido, which drives it,", "pip install 'flashattention-lab[lab]'")
+        return _without(
+            images, "kaleido, which drives it,", "pip install 'flashattention-lab[lab]'"
+        )
     wanted = []
-    for suffix in IMAGES:
+    for suffix in images:
         # A PNG is cut to whole pixels: a hair more than exact, so that none is lost.
         scale = sheet.scale * DPI / _CSS * (1 + 1e-9) if suffix == "png" else sheet.scale
         size = {"width": sheet.width_px, "height": sheet.height_px, "scale": scale}
@@ -295,20 +312,24 @@ def _draw(figure: Any, sheet: Sheet, folder: Path, stem: str) -> str:
                 wanted, kopts={"mathjax": False}, cancel_on_error=True
             )
     except (ChromeNotFoundError, BrowserDepsError, BrowserFailedError) as error:
-        for suffix in IMAGES:
+        for suffix in images:
             (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
         found = isinstance(error, ChromeNotFoundError)
         what = "Chromium or Chrome" if found else "a Chromium or Chrome that starts"
-        return _without(what, "Debian: apt install chromium; anywhere: kaleido_get_chrome")
+        remedy = "Debian: apt install chromium; anywhere: kaleido_get_chrome"
+        return _without(images, what, remedy)
     png, pdf = folder / f"{stem}.png", folder / f"{stem}.pdf"
-    png.write_bytes(_with_dpi(png.read_bytes(), DPI))
-    pdf.write_bytes(_with_page(pdf.read_bytes(), sheet))
+    if "png" in images:
+        png.write_bytes(_with_dpi(png.read_bytes(), DPI))
+    if "pdf" in images:
+        pdf.write_bytes(_with_page(pdf.read_bytes(), sheet))
     return ""
 
 
-def _without(what: str, remedy: str) -> str:
-    names = ", ".join(name.upper() for name in IMAGES)
-    return f"{names} were not written: they need a browser, and {what} is missing ({remedy})."
+def _without(images: Sequence[str], what: str, remedy: str) -> str:
+    names = ", ".join(name.upper() for name in images)
+    verbs = "were not written: they need" if len(images) > 1 else "was not written: it needs"
+    return f"{names} {verbs} a browser, and {what} is missing ({remedy})."
 
 
 def _with_dpi(png: bytes, dpi: int) -> bytes:

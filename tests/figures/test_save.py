@@ -18,6 +18,7 @@ import yaml
 import fa_kernels as fa
 from fa_kernels.figures import theme
 from fa_kernels.figures.papers import PAPERS, papers_shown
+from fa_kernels.figures.provenance import suite_bibtex
 from fa_kernels.figures.save import FORMATS, IMAGES, VENUES, save_figure
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.records import load_run
@@ -38,6 +39,13 @@ def icml(speed: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
     save_figure(speed, "speed", "icml", folder=folder)
     return folder
+
+
+@pytest.fixture
+def html_alone(speed: Any, tmp_path: Path) -> Path:
+    """A sidecar that needs no browser."""
+    save_figure(speed, "speed", folder=tmp_path, formats=["html"])
+    return tmp_path
 
 
 @pytest.fixture
@@ -218,6 +226,21 @@ def test_a_run_that_is_not_here_is_named_as_missing(no_browser: None, tmp_path: 
     assert source["run_id"] == "20200101-t4-grid" and "no recorded run" in source["missing"]
 
 
+def test_the_suite_is_cited_as_its_citation_file_says(html_alone: Path) -> None:
+    """The sidecar's entry, CITATION.cff and the README are one."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    entry = about(html_alone, "speed")["package"]["bibtex"]
+    assert entry == suite_bibtex()
+    for name, value in (
+        ("title", cited["title"]), ("author", cited["authors"][0]["name"]),
+        ("version", cited["version"]), ("license", cited["license"]),
+    ):  # fmt: skip
+        assert re.search(rf"\b{name} = {{+{re.escape(value)}}}+", entry), name
+    assert cited["type"] == "software" and entry.startswith("@software{")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert entry in readme and PAPERS["FlashAttention"] in readme
+
+
 def test_papers_are_those_of_what_is_named() -> None:
     assert papers_shown([], ["torch flash", "12 ms"]) == ["FlashAttention-2"]
     assert papers_shown(["standard_tiled"], []) == ["FlashAttention"]
@@ -258,6 +281,31 @@ def test_without_kaleido(speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.warns(UserWarning, match="kaleido.*pip install"):
         saved = save_figure(speed, "speed", folder=tmp_path)
     assert len(saved.files) == 2
+
+
+@pytest.mark.parametrize("asked", [["pdf"], ["svg", "png"]])
+def test_html_stands_in_for_what_needs_a_browser(
+    speed: Any, no_browser: None, tmp_path: Path, asked: list[str]
+) -> None:
+    names = ", ".join(name.upper() for name in sorted(asked, key=IMAGES.index))
+    with pytest.warns(UserWarning, match=f"^{names} w(as|ere) not written"):
+        saved = save_figure(speed, "speed", folder=tmp_path, formats=asked)
+    assert [path.name for path in saved.files] == ["speed.html", "speed.json"]
+
+
+def test_formats_are_chosen(speed: Any, no_browser: None, tmp_path: Path) -> None:
+    """HTML alone starts no browser, so that none is missing."""
+    command = "python -m fa_kernels figures --all"
+    saved = save_figure(speed, "speed", folder=tmp_path, formats=["html"], command=command)
+    assert [path.name for path in saved.files] == ["speed.html", "speed.json"]
+    assert not saved.missing and about(tmp_path, "speed")["command"] == command
+
+
+@needs_browser
+def test_no_other_format_than_asked_for(speed: Any, tmp_path: Path) -> None:
+    save_figure(speed, "speed", "icml", folder=tmp_path, formats=["svg"])
+    assert {path.name for path in tmp_path.iterdir()} == {"speed.svg", "speed.json"}
+    assert about(tmp_path, "speed")["files"].keys() == {"speed.svg"}
 
 
 def test_nothing_is_overwritten(speed: Any, no_browser: None, tmp_path: Path) -> None:
@@ -304,6 +352,9 @@ def test_a_failure_leaves_nothing(
         ({"width_inches": "5"}, ValueError, "use 2 to 20"),
         ({"width_inches": True}, ValueError, "use 2 to 20"),
         ({"venue": "icml", "width_inches": 3}, ValueError, "one of the two"),
+        ({"formats": ["eps"]}, ValueError, r"\['eps'\]: use a list .* of pdf, svg, png, html"),
+        ({"formats": "pdf"}, ValueError, "use a list"),
+        ({"formats": []}, ValueError, "one or more"),
         ({"papers": ["FlashAttention-9"]}, ValueError, "'FlashAttention-9' is not known"),
         ({"fig": 3}, TypeError, "fig is a int"),
     ],
