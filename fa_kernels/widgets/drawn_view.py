@@ -43,7 +43,9 @@ class DrawnView(ipywidgets.VBox):
         """`controls` lead to `moved` when they change; `aside` stand beside them, and do not."""
         self.text = labels(self.section)
         self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.figure, self.table = LiveFigure(least_width=self.least_width), ipywidgets.HTML()
+        name = type(self).__module__.rpartition(".")[2]
+        self.figure = LiveFigure(name, owner=self, least_width=self.least_width)
+        self.table = ipywidgets.HTML()
         for control in controls:
             control.observe(lambda change: self.moved(change.owner), "value")
         self.draw(setting, 0.0)

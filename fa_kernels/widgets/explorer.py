@@ -44,7 +44,7 @@ class Explorer(ipywidgets.VBox):
         self.sentence = ipywidgets.HTML()
         self.message = ipywidgets.HTML()
         self.controls = Controls(settings, self.update)
-        self.figure = LiveFigure()
+        self.figure = LiveFigure("explorer", owner=self)
         self.status = ipywidgets.HTML()
         self.theta = Fold(summary=self._text["theta"])
         self.theta.observe(lambda change: self._draw_theta(), "opened")

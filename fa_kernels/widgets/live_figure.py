@@ -12,8 +12,11 @@ import traitlets
 
 from fa_kernels.figures.panel import LEAST_WIDTH
 from fa_kernels.figures.theme import DARK
+from fa_kernels.widgets import export
 
 STATIC = Path(__file__).parent / "static"
+#: One module for the page: anywidget's has no file beside it to import.
+SCRIPTS = ("export_row.js", "live_figure.js")
 
 
 @cache
@@ -32,9 +35,13 @@ class LiveFigure(anywidget.AnyWidget):
     figure is there. `stale` fades it: it belongs to an earlier setting. `redraw_ms` is the time of
     the last redraw, from the arrival of the spec to plotly's "afterplot"; `input_ms` from the
     movement of the knob that stamped `input_stamp`.
+
+    Under it, folded away, is the row that exports it (`export`): `name` names the files; `owner` is
+    the widget that it is a part of, whose sentence, setting and runs the export tells; without one,
+    `setting` (a dataclass or a dict) is what the figure shows.
     """
 
-    _esm = STATIC / "live_figure.js"
+    _esm = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     _css = STATIC / "lab.css"
     spec = traitlets.Dict().tag(sync=True)
     alt = traitlets.Unicode("").tag(sync=True)
@@ -42,11 +49,20 @@ class LiveFigure(anywidget.AnyWidget):
     input_stamp = traitlets.Float(0.0).tag(sync=True)
     stale = traitlets.Bool(False).tag(sync=True)
     least_width = traitlets.Int(LEAST_WIDTH).tag(sync=True)
+    export_offer = traitlets.Dict().tag(sync=True)
+    export_venue = traitlets.Unicode("neurips").tag(sync=True)
+    export_format = traitlets.Unicode(export.OFFERED[0]).tag(sync=True)
+    export_busy = traitlets.Bool(False).tag(sync=True)
+    export_said = traitlets.Unicode("").tag(sync=True)
     redraw_ms = traitlets.Float(0.0)
     input_ms = traitlets.Float(0.0)
 
-    def __init__(self, **traits: Any) -> None:
-        super().__init__(**traits)
+    def __init__(
+        self, name: str = "figure", owner: Any = None, setting: Any = None, **traits: Any
+    ) -> None:
+        super().__init__(export_offer=export.offer(), **traits)
+        self.name, self.owner, self.setting = name, owner, setting
+        self.export = export.Export(self)
         #: The last 200 (redraw_ms, input_ms), oldest first.
         self.timings: deque[tuple[float, float]] = deque(maxlen=200)
         self.on_msg(_answer)
@@ -63,6 +79,8 @@ def _answer(widget: LiveFigure, content: Any, buffers: Any) -> None:
         return
     if content.get("need") == "plotly.js":
         widget.send({"have": "plotly.js"}, buffers=[plotly_js()])
+    elif content.get("export"):
+        widget.export.start()
     elif "redraw_ms" in content:
         redraw, since_input = float(content["redraw_ms"]), float(content.get("input_ms", 0.0))
         widget.timings.append((redraw, since_input))

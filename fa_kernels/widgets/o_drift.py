@@ -163,7 +163,10 @@ def o_drift(
     _, numbers = recorded_on(device, session)
     drifts = [drift_in(name, dtype, keys, numbers, seed) for name, dtype in dtypes().items()]
     said = takeaway(drifts, keys)
-    figure = LiveFigure(least_width=LEAST_WIDTH)
+    figure = LiveFigure(
+        "o_drift", setting={"keys": keys, "rows": ROWS, "d": HEAD_DIM, "seed": seed},
+        least_width=LEAST_WIDTH,
+    )  # fmt: skip
     figure.show(o_drift_spec(drifts, text), text["figure"].format(sentence=said))
     note = "" if len(drifts) > 1 else f'<div class="falab-note">{escape(text["no_bf16"])}</div>'
     sentence = f'<div class="falab-sentence" data-fa-drift>{escape(said)}</div>'

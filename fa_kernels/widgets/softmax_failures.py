@@ -166,7 +166,7 @@ def softmax_failures() -> ipywidgets.VBox:
     """
     text = labels("softmax")
     ranges = [measure(dtype, name) for name, dtype in dtypes().items()]
-    figure = LiveFigure()
+    figure = LiveFigure("softmax_failures", setting={"scores": KEYS})
     figure.show(softmax_range_spec(ranges, text["figure"]), sentence(ranges))
     notes = "" if "bf16" in dtypes() else f'<div class="falab-note">{text["no_bf16"]}</div>'
     said = f'<div class="falab-sentence" data-fa-failures>{sentence(ranges)}</div>'

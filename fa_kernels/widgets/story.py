@@ -23,8 +23,9 @@ def story(
     Args and errors as `explorer`.
     """
     used = in_use(session)
-    point = point_of(opening_settings(used, N, d, M_kib, dtype, device))
+    settings = opening_settings(used, N, d, M_kib, dtype, device)
+    point = point_of(settings)
     run = RecordedRuns(used.run, used.root).on(point.device)
-    figure = LiveFigure()
+    figure = LiveFigure("story", setting=settings)
     figure.show(story_spec(point, run), story_sentence(point, run))
     return figure

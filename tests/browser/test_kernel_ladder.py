@@ -109,9 +109,9 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     shown.locator('[data-fa-choice="dtype"] select').select_option(label="fp16")
     expect(sentence).to_contain_text("Not timed: fa3")
     expect(table).to_contain_text("refused")
-    shown.locator("summary").click()
+    shown.locator(".falab-fold summary").click()
     expect(shown.locator("details code").first).to_be_visible()
-    for long in (table, shown.locator("details")):
+    for long in (table, shown.locator("details.falab-fold")):
         box, page = long.bounding_box(), shown.bounding_box()
         assert box and page and box["x"] + box["width"] <= page["x"] + page["width"] + 1
         assert long.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), "names cut off"

@@ -88,7 +88,11 @@ function themed(spec, colours, theme, width) {
 // No mode bar: its buttons would cover the legend, and one of them offers to share the figure.
 const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false };
 
-async function render({ model, el }) {
+async function render({ model, el: whole }) {
+  const el = document.createElement("div");
+  whole.classList.add("falab-figure");
+  whole.append(el);
+  const stopExport = exportRow(model, whole);
   el.classList.add("falab-live-figure");
   el.dataset.faWidget = "live-figure";
   el.dataset.faRedraws = "0";
@@ -190,6 +194,7 @@ async function render({ model, el }) {
 
   return () => {
     alive = false;
+    stopExport();
     themeWatch.disconnect();
     sizeWatch.disconnect();
     model.off("change:alt", describe);
