@@ -104,10 +104,16 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--out", type=Path, help="folder of traces; default: data/traces")
     trace.add_argument("--commit", help="commit to record where the checkout has no .git")
 
-    figures = commands.add_parser("figures", help="redraw the README's picture and table")
+    figures = commands.add_parser(
+        "figures", help="redraw the README's picture and table, or every figure of the suite"
+    )
     figures.add_argument(
         "--run", metavar="RUN_ID", help="default: the newest of the GPU shown there"
     )
+    figures.add_argument("--all", action="store_true", help="write every figure of the suite")
+    figures.add_argument("--venue", help="with --all: whose column width; default: neurips")
+    figures.add_argument("--formats", nargs="+", help="with --all: of pdf svg png html")
+    figures.add_argument("--out", type=Path, help="with --all: a folder; default: figures")
 
     compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
     compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
@@ -334,16 +340,14 @@ def _trace(args: argparse.Namespace) -> int:
 
 
 def _figures(args: argparse.Namespace) -> int:
-    from fa_kernels.figures.readme import redraw
-    from fa_kernels.figures.shown import runs_to_show
+    from fa_kernels.widgets.figures_command import rebuild_all, redraw_readme
 
-    try:
-        written = redraw(args.run or next(iter(runs_to_show()), ""))
-    except (ValueError, RuntimeError) as error:
-        sys.exit(str(error))
-    for path in written:
-        print(f"wrote {path}")
-    return 0
+    if not args.all:
+        if args.venue or args.formats or args.out:
+            sys.exit("--venue, --formats and --out are for every figure: give --all, too.")
+        return redraw_readme(args.run)
+    folder = args.out or Path("figures")
+    return rebuild_all(args.run, args.venue, args.formats, folder, _command_line())
 
 
 def _compile_all(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ the widget it stands in, off its own words. `read_from` tells which; nothing is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import re
@@ -19,6 +20,7 @@ from typing import Any
 from fa_kernels.figures.papers import PAPERS, checked_papers, papers_shown
 from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.about import describe_checkout
+from fa_kernels.measure.maps import MapsError, list_maps, load_maps
 from fa_kernels.measure.records import Run
 
 _SAID, _META = "the call", "layout.meta"
@@ -169,6 +171,9 @@ class Provenance:
         for run_id in self.run_ids:
             run = read_run(run_id, root)
             about = dict(run.about) if isinstance(run, Run) else {"run_id": run_id, "missing": run}
+            if run_id in list_maps():  # q, k and v of a model: not rows, but recorded like them
+                with contextlib.suppress(MapsError):
+                    about = {"run_id": run_id, **load_maps(run_id).about}
             found.append(about)
         return found
 

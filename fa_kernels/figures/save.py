@@ -136,7 +136,7 @@ def save_figure(
         ValueError: bad name, venue, width, format, folder or paper; FileExistsError: a file is
             there; TypeError: not a figure. Nothing has been written then.
     """
-    inches, wanted = _checked_width(venue, width_inches), _checked_formats(formats)
+    inches, wanted = checked_width(venue, width_inches), checked_formats(formats)
     where, stem = Path(folder), _checked_name(name)
     _refuse_existing(where, stem, overwrite)
     shown = Shown.of(fig)
@@ -203,7 +203,8 @@ def _checked_name(name: object) -> str:
     return str(name)
 
 
-def _checked_width(venue: object, inches: object) -> float:
+def checked_width(venue: object, inches: object = None) -> float:
+    """Inches of a venue's column ("neurips"), or those asked for; ValueError: of neither."""
     if venue is not None and inches is not None:
         raise ValueError(f"venue = {venue!r} and width_inches = {inches!r}: give one of the two.")
     if inches is None:
@@ -219,8 +220,9 @@ def _checked_width(venue: object, inches: object) -> float:
     return round(float(str(inches)), 2)
 
 
-def _checked_formats(formats: Sequence[str] | None) -> list[str]:
-    known = FORMATS[:-1]  # JSON is always there
+def checked_formats(formats: Sequence[str] | None) -> list[str]:
+    """Suffixes to write beside the JSON, all by default; ValueError: none, or an unknown one."""
+    known = FORMATS[:-1]
     wanted = list(known if formats is None else formats)
     if isinstance(formats, str) or not wanted or not set(wanted) <= set(known):
         raise ValueError(f"formats = {formats!r}: use a list of one or more of {', '.join(known)}.")

@@ -46,13 +46,22 @@ class Export:
         self._last: tuple[Shown, str, str] | None = None  # what was written last, venue and name
         self._thread: threading.Thread | None = None
 
+    def shown(self) -> Shown:
+        """The figure as it is now, with the sentence and setting of the widget around it.
+
+        Raises:
+            ValueError: it belongs to an earlier setting.
+        """
+        figure = self._figure
+        return Shown.of(figure if figure.owner is None else figure.owner)
+
     def start(self) -> None:
         """Write in the background what the figure shows now; the page follows `export_busy`."""
         figure = self._figure
         if figure.export_busy:
             return
         try:
-            shown = Shown.of(figure if figure.owner is None else figure.owner)
+            shown = self.shown()
         except (ValueError, TypeError) as error:
             figure.export_said = str(error)
             return

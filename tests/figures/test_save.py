@@ -21,6 +21,7 @@ from fa_kernels.figures.papers import PAPERS, papers_shown
 from fa_kernels.figures.provenance import suite_bibtex
 from fa_kernels.figures.save import FORMATS, IMAGES, VENUES, save_figure
 from fa_kernels.measure.about import ROOT
+from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import load_run
 from tests.browser.conftest import chromium_path
 
@@ -218,6 +219,16 @@ def test_layout_meta_and_the_call_come_first(no_browser: None, tmp_path: Path) -
         "caption": "the call", "parameters": "layout.meta", "sources": "layout.meta",
         "papers": "the call",
     }  # fmt: skip
+
+
+def test_maps_of_a_model_are_a_source_too(tmp_path: Path) -> None:
+    """They lie in a folder of their own; the figure names them as it names a run."""
+    save_figure(fa.sparse_quality(), "bare", folder=tmp_path, formats=["html"])
+    (source,) = about(tmp_path, "bare")["sources"]
+    assert (
+        source["run_id"] == list_maps()[0]
+        and {"commit", "command", "device", "model"} <= source.keys()
+    )
 
 
 def test_a_run_that_is_not_here_is_named_as_missing(no_browser: None, tmp_path: Path) -> None:
