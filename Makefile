@@ -1,7 +1,7 @@
 # FlashAttention Lab: `make lab` and `make test` are all a newcomer needs; `make help` lists the rest.
 #
 #   PYTHON=python3.12    the interpreter .venv is made from (3.11 or newer)
-#   ARGS="..."           goes on to the command behind `lab`, `verify` and `measure`
+#   ARGS="..."           goes on to the command behind `lab`, `verify`, `measure`, `figures`
 #   TORCH=1              adds torch where it is left out (Linux without a GPU: gigabytes of CUDA)
 #   CUDA_MAJOR=12        CuPy for that CUDA instead of the driver's own; empty for none
 
@@ -66,7 +66,7 @@ trace: env ## On a GPU: record the row traces that notebook 02 shows in data/tra
 measure: env ## On a GPU: measure and record a run in data/measured; ARGS="--resume RUN_ID"
 	$(BIN)/python -m fa_kernels measure $(ARGS)
 
-figures: env ## Redraw the README's picture and table from the newest recorded run
+figures: env ## Redraw the README's picture and table; ARGS=--all: every figure of the suite into figures/
 	$(BIN)/python -m fa_kernels figures $(ARGS)
 
 # -- check ----------------------------------------------------------------------------------
