@@ -44,6 +44,7 @@ def figure2_middle_spec(sizes: Sequence[BlockSize], text: Mapping[str, Any]) -> 
     """A plotly spec: on the left time from 0 on, on the right bytes on a log axis, over B_c."""
     layout = theme.base_layout(_HEIGHT)
     layout["margin"] = {"l": 64, "r": 16, "t": 100, "b": 56}
+    layout["meta"] = {"papers": ["FlashAttention"]}  # whose calls these are; no word here says so
     layout["annotations"], data = [], []
     panels = ((TIMES, "ms", 1.0), (BYTES, "GB", 1e-9))
     for number, ((looks, unit, factor), domain) in enumerate(zip(panels, _DOMAINS, strict=True), 1):

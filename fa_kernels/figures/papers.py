@@ -77,6 +77,8 @@ def papers_shown(series: Iterable[str], words: Iterable[str]) -> list[str]:
         if variant.name in traces or _holds(text, name_of(variant)) or _holds(text, variant.label):
             said.append(variant.source)
     found = {m[0] for one in said for m in re.finditer(r"FlashAttention(-\d)?", one)}
+    # Figures that repeat a paper's own say which: "FlashAttention, table 9".
+    found |= {name for name in PAPERS if re.search(rf"(?<![\w-]){name}, (table|fig)s?\b", text)}
     return [name for name in PAPERS if name in found]
 
 

@@ -60,6 +60,9 @@ class Shown:
         if hasattr(figure, "to_plotly_json"):
             return cls(figure.to_plotly_json())
         live = figure if hasattr(figure, "spec") else getattr(figure, "figure", None)
+        inside = [one for one in getattr(figure, "children", ()) if hasattr(one, "spec")]
+        if live is None and len(inside) == 1:
+            return cls.of(inside[0])  # a box of a figure and its words, as fa.o_drift() returns
         spec = getattr(live, "spec", None)
         if not isinstance(spec, dict):
             raise TypeError(
@@ -242,6 +245,8 @@ def _title(spec: Mapping[str, Any]) -> str:
 
 
 def _as_dict(setting: Any) -> dict[str, Any]:
+    if isinstance(setting, str) and setting:
+        return {"setting": setting}
     if isinstance(setting, Mapping):
         return dict(setting)
     if dataclasses.is_dataclass(setting) and not isinstance(setting, type):

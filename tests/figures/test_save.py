@@ -221,6 +221,12 @@ def test_layout_meta_and_the_call_come_first(no_browser: None, tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_a_box_around_one_figure_is_that_figure(tmp_path: Path) -> None:
+    save_figure(fa.softmax_failures(), "bare", folder=tmp_path, formats=["html"])
+    said = about(tmp_path, "bare")
+    assert said["caption"].startswith("Without the maximum") and said["parameters"]["scores"]
+
+
 def test_maps_of_a_model_are_a_source_too(tmp_path: Path) -> None:
     """They lie in a folder of their own; the figure names them as it names a run."""
     save_figure(fa.sparse_quality(), "bare", folder=tmp_path, formats=["html"])
@@ -255,6 +261,8 @@ def test_the_suite_is_cited_as_its_citation_file_says(html_alone: Path) -> None:
 def test_papers_are_those_of_what_is_named() -> None:
     assert papers_shown([], ["torch flash", "12 ms"]) == ["FlashAttention-2"]
     assert papers_shown(["standard_tiled"], []) == ["FlashAttention"]
+    assert papers_shown([], ["FlashAttention, table 9: forward"]) == ["FlashAttention"]
+    assert papers_shown([], ["FlashAttention-2, figs. 4-7"]) == ["FlashAttention-2"]
     assert papers_shown([], ["flash-like"]) == [] == papers_shown(["words"], ["torch eager"])
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"][0]
     plain = PAPERS["FlashAttention"].replace("{", "").replace("}", "")
