@@ -43,6 +43,8 @@ _CSS, DPI = 96, 600
 _LEAST_PT, _BEST_PT = 6.0, 7.0
 #: px of a figure that does not say its height.
 _HEIGHT = 420
+#: Of the width that a figure is made for; this little less does not show.
+_ALMOST = 0.98
 #: Drawn by a browser; HTML and JSON need none.
 IMAGES = ("pdf", "svg", "png")
 FORMATS = (*IMAGES, "html", "json")
@@ -85,15 +87,16 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Saved:
-    """The files written, and a sentence on those that were not (`missing`), else empty."""
+    """The files written; sentences on those that were not, and on a width too small, else empty."""
 
     files: tuple[Path, ...]
     missing: str = ""
+    cramped: str = ""
 
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.files)
         said = f"{self.files[0].parent}: {names}" if self.files else "nothing"
-        return f"{said}. {self.missing}".removesuffix(" ")
+        return " ".join(filter(None, (f"{said}.", self.missing, self.cramped)))
 
 
 def save_figure(
@@ -142,7 +145,7 @@ def save_figure(
     shown = Shown.of(fig)
     told = Provenance.of(shown, caption, parameters, run_ids, papers)
     sheet = Sheet.of(inches, shown.spec, shown.least_width or LEAST_WIDTH)
-    figure = _for_paper(shown.spec, sheet)
+    figure, cramped = _for_paper(shown.spec, sheet), _cramped(sheet, shown.least_width)
 
     where.mkdir(parents=True, exist_ok=True)
     # Beside the files, so that each is moved to its place in one step.
@@ -163,7 +166,7 @@ def save_figure(
             "parameters": told.parameters,
             "sources": told.sources(root),
             "read_from": told.read_from,
-            "notes": told.notes + _cramped(sheet, shown.least_width),
+            "notes": told.notes + [cramped] * bool(cramped),
             "words": shown.words,
             "bibtex": told.bibtex,
             "package": package(),
@@ -187,7 +190,7 @@ def save_figure(
         shutil.rmtree(staging, ignore_errors=True)
     if missing:
         warnings.warn(missing, stacklevel=2)
-    return Saved(tuple(where / path.name for path in [*written, sidecar]), missing)
+    return Saved(tuple(where / path.name for path in [*written, sidecar]), missing, cramped)
 
 
 # -- what is refused ---------------------------------------------------------------------------
@@ -244,14 +247,15 @@ def _refuse_existing(where: Path, stem: str, overwrite: bool) -> None:
         )
 
 
-def _cramped(sheet: Sheet, least: int | None) -> list[str]:
-    if least is None or sheet.width_px >= least:
-        return []
-    return [
+def _cramped(sheet: Sheet, least: int | None) -> str:
+    if least is None or sheet.width_px >= _ALMOST * least:
+        return ""
+    enough = math.ceil(sheet.width * least / sheet.width_px * 20) / 20
+    return (
         f"Drawn {sheet.width_px} px wide to keep its words at {sheet.words_pt:.1f} pt; the figure "
-        f"is made for {least} px: look for words that overlap or are cut off, or give it more "
-        "width."
-    ]
+        f"is made for {least} px, which take {enough:.4g} in: look for words that overlap or are "
+        "cut off, or give it more width."
+    )
 
 
 def _call(stem: str, venue: str | None, inches: float | None) -> str:

@@ -104,7 +104,7 @@ class Export:
         said = labels("export")["written"].format(
             files=", ".join(paths), inches=f"{VENUES[venue]:g}"
         )
-        return f"{saved.missing} {said}".strip()
+        return " ".join(filter(None, (saved.missing, said, saved.cramped)))
 
 
 def free_name(name: str, folder: Path = FOLDER) -> str:

@@ -45,13 +45,17 @@ def rebuild_all(
         results = write_all(used, folder, venue, formats, command)
     except ValueError as error:
         sys.exit(str(error))
-    states, missing = [], ""
+    states, cramped, missing = [], [], ""
     for number, one in enumerate(results, 1):
         print(f"{number:2}/{len(FIGURES)} {one.figure.name}: {one.state}: {one.said}", flush=True)
         states.append(one.state)
+        cramped += [one.figure.name] * bool(one.cramped)
         missing = one.missing or missing
     counts = ", ".join(f"{states.count(s)} {s}" for s in ("written", "skipped", "failed"))
     print(f"{folder}: {counts}.")
+    if cramped:
+        names = ", ".join(cramped)
+        print(f"Made for more width; look for words that overlap or are cut off: {names}.")
     if missing:
         print(f"{missing} HTML was written instead.")
     return int("failed" in states)

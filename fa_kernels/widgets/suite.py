@@ -94,13 +94,15 @@ FIGURES = (
 class Written:
     """What came of one figure: "written", "skipped" or "failed", and a sentence on it.
 
-    `missing` says which formats need a browser that is not here, else it is empty.
+    `missing` says which formats need a browser that is not here, `cramped` that the figure is made
+    for more width; else they are empty.
     """
 
     figure: SuiteFigure
     state: str
     said: str
     missing: str = ""
+    cramped: str = ""
 
 
 def live_figures(widget: Any) -> list[LiveFigure]:
@@ -153,4 +155,5 @@ def _write(
             )  # fmt: skip
     except Exception as error:  # the others are still wanted
         return Written(one, "failed", f"{type(error).__name__}: {error}")
-    return Written(one, "written", ", ".join(path.name for path in saved.files), saved.missing)
+    names = ", ".join(path.name for path in saved.files)
+    return Written(one, "written", names, saved.missing, saved.cramped)

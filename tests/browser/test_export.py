@@ -38,7 +38,9 @@ def test_a_figure_is_written_beside_the_notebook_by_keys_alone(lab: LabPage) -> 
     expect(button).to_be_focused()
     lab.page.keyboard.press("Enter")
     said = row.locator("[role=status]")
-    expect(said).to_have_text("Written, 3.25 in wide: figures/story.html, figures/story.json.")
+    expect(said).to_contain_text(
+        "Written, 3.25 in wide: figures/story.html, figures/story.json. Drawn "
+    )
     expect(button).to_have_attribute("aria-disabled", "false")
     after = lab.page.locator(selected).first.get_attribute("data-windowed-list-index")
     assert after == before, "Lab took a key for itself"

@@ -186,6 +186,18 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     assert any(f"made for {speed.figure.least_width} px" in note for note in said["notes"])
 
 
+def test_it_says_how_much_width_is_enough(speed: Any, tmp_path: Path) -> None:
+    least = speed.figure.least_width
+    narrow = save_figure(speed, "a", "icml", folder=tmp_path, formats=["html"])
+    found = re.search(rf"made for {least} px, which take ([\d.]+) in", narrow.cramped)
+    assert found and narrow.cramped in repr(narrow)
+    enough = save_figure(
+        speed, "b", width_inches=float(found[1]), folder=tmp_path, formats=["html"]
+    )
+    assert enough.cramped == "" and not any("px" in note for note in about(tmp_path, "b")["notes"])
+    assert 3.25 < float(found[1]) < 3.25 * least / 400
+
+
 def test_sources_of_every_run_in_the_table(no_browser: None, tmp_path: Path) -> None:
     """The ladder's figure names no run; its table does, all of them."""
     with pytest.warns(UserWarning, match="not written"):

@@ -84,7 +84,8 @@ def test_it_offers_every_venue_with_its_inches_and_every_format() -> None:
 def test_html_of_the_setting_that_is_shown(speed: Speed) -> None:
     speed.head_dim.value = 128
     said = exported(speed.figure, venue="icml")
-    assert said == "Written, 3.25 in wide: figures/speed.html, figures/speed.json."
+    assert said.startswith("Written, 3.25 in wide: figures/speed.html, figures/speed.json. Drawn ")
+    assert f"made for {speed.figure.least_width} px" in said
     told = about("speed")
     assert told["parameters"]["d"] == 128 and told["venue"] == "icml"
     assert told["caption"] in html.unescape(speed.sentence.value)

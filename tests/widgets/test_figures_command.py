@@ -28,7 +28,10 @@ def test_every_figure_gets_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(asked) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].split(" ")[-1] for line in lines[:2]] == ["00_story", "06_speed"]
-    assert lines[-1] == f"{out}: 2 written, 0 skipped, 0 failed."
+    assert lines[2] == f"{out}: 2 written, 0 skipped, 0 failed."
+    assert (
+        lines[3].endswith(": 00_story, 06_speed.") and len(lines) == 4
+    )  # made for more than 3.25 in
     assert '"width_inches": 3.25' in (out / "06_speed.json").read_text(encoding="utf-8")
 
 
