@@ -319,11 +319,13 @@ def record_generation(
 def _summary(rows: Sequence[records.Row]) -> str:
     parts = []
     for row in rows:
+        name = f"{row.provider} {row.variant}"
         if row.status != "ok":
-            parts.append(f"{row.series} {row.status}: {row.detail}")
+            parts.append(f"{name} {row.status}: {row.detail}")
         elif row.metric == "extra_mem_bytes" and row.median is not None:
-            timed = [r for r in rows if r.series == row.series and r.metric == "latency_ms"]
-            parts.append(f"{row.series} {_rate(timed)}, {row.median / MIB:.0f} MiB")
+            way = (row.provider, row.variant, "latency_ms")
+            timed = [r for r in rows if (r.provider, r.variant, r.metric) == way]
+            parts.append(f"{name} {_rate(timed)}, {row.median / MIB:.0f} MiB")
     return ", ".join(parts)
 
 

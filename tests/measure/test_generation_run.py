@@ -186,3 +186,18 @@ def test_gpt2_small_after_a_short_and_a_long_prompt() -> None:
     assert [new_tokens(long, way) for way in WAYS] == [4, 4, 32, 32]
     assert marks_of(32) == [1, 8, 16, 24, 32] and marks_of(4) == [1, 2, 3, 4]
     assert marks_of(1) == [1]
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_the_line_of_progress_tells_the_ways_apart() -> None:
+    rows = list(measure_generation(PROBLEM, (EAGER, EAGER_CACHED), repeats=1))
+    made_up = {"eager": 100.0, "eager_cached": 10.0}
+    rows = [
+        replace(row, median=made_up[row.variant] * (row.seqlen_k - 24))
+        if row.metric == "latency_ms"
+        else row
+        for row in rows
+    ]
+    said = generation_run._summary(rows)
+    assert "torch_eager eager prompt 100 ms, then 20 tokens/s" in said
+    assert "torch_eager eager_cached prompt 10 ms, then 200 tokens/s" in said
