@@ -26,6 +26,7 @@ def test_no_text_is_left_over() -> None:
     # The page's own code gets a section as a whole.
     pages = "".join(path.read_text(encoding="utf-8") for path in WIDGETS.glob("static/*.js"))
     quoted |= set(re.findall(r"\bwords\.(\w+)", pages))
+    quoted |= set(re.findall(r"""["'](\w+)["']""", pages))
     derived = {f"{n}_{k}" for n in ("seqlen", "head_dim", "sram") for k in ("description", "unit")}
     derived |= {f"{n}_{k}" for n in ("source", "missing") for k in ("counted", "l2", "dram")}
     derived |= {"source_dram_bare"} | {f"column_{name}" for name in ("seqlen", "name", "kernel")}
