@@ -6,6 +6,7 @@ import pytest
 
 from fa_kernels.cuda import block_lists
 from fa_kernels.cuda.compile import compile_report
+from fa_kernels.cuda.launch import available
 
 
 def test_the_kernels_compile_without_spills() -> None:
@@ -18,6 +19,7 @@ def test_the_kernels_compile_without_spills() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not available(), reason="needs CuPy and a GPU")
 @pytest.mark.parametrize("lead", [(1, 1), (1, 3), (2, 3)])
 @pytest.mark.parametrize("causal", [None, "bottom_right"])
 @pytest.mark.parametrize("by_keys", [False, True])
