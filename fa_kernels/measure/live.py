@@ -1,17 +1,22 @@
-"""Measure one point live, for the explorer's Run button."""
+"""Measure one point live, for the Run buttons of the explorer and of the mask editor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from fa_kernels.cuda.launch import refuse_memory, smem_limit_bytes
+from fa_kernels.measure.check import Truth
 from fa_kernels.measure.memory import free_pools
-from fa_kernels.measure.point import Progress, measure_problem, our_contender
+from fa_kernels.measure.point import Progress, measure_problem, our_contender, random_inputs
 from fa_kernels.measure.records import Row
-from fa_kernels.measure.timing import Flush
+from fa_kernels.measure.timing import Flush, Latency, time_interleaved, time_once
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import ALGORITHMS
+from fa_kernels.variants import ALGORITHMS, VARIANTS
+
+#: The variant that a block mask is timed on: the fastest that takes one.
+MASKED = "flash_mma"
 
 
 def measure_point(
@@ -51,3 +56,58 @@ def measure_point(
                 yield replace(row, detail=row.detail or apart)
     finally:
         free_pools()  # S, P and the flush buffer are gigabytes that the reader's next cell may need
+
+
+@dataclass(frozen=True)
+class MaskTiming:
+    """Forward times of `problem`, which has a block mask, and of the same call without it.
+
+    `error`: the largest of the masked output from float64, at sampled rows of every head.
+    """
+
+    problem: AttentionProblem
+    dense: Latency
+    masked: Latency
+    error: float
+
+
+def time_mask(
+    problem: AttentionProblem,
+    on_progress: Progress = lambda fraction, text: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[MaskTiming]:
+    """Rung 05 with the problem's block mask and without it, in turns, on the current GPU.
+
+    A drawn mask has no name, so there is no row of a run for it: the timing itself is yielded,
+    unless it was cancelled. Progress and `cancelled` as in `measure_point`.
+
+    Raises:
+        ValueError: not enough GPU memory.
+        RuntimeError: the masked result is wrong; a wrong result is never timed.
+    """
+    variant, dense = VARIANTS[MASKED], replace(problem, block_mask=None)
+    tiling = variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+    memory = variant.memory(problem)
+    refuse_memory("timing this mask", 2 * (memory.input_bytes + memory.output_bytes))
+    try:
+        on_progress(0.0, "compiling")
+        inputs = random_inputs(problem)
+        calls = [our_contender(variant, tiling, p).prepare(*inputs, p) for p in (dense, problem)]
+        if cancelled():
+            return
+        on_progress(0.3, "checking")
+        out, lse = calls[1]()
+        check = Truth(inputs, problem).check(out, lse, variant.roundings(problem, tiling))
+        if not check.ok:
+            raise RuntimeError(
+                f"the masked result is wrong: error {check.out_err:.3g}, limit "
+                f"{check.out_limit:.3g}. Please report it."
+            )
+        on_progress(0.6, "timing")
+        flush = Flush()
+        first = [time_once(call, flush) for call in calls]
+        times = time_interleaved(calls, flush, first, cancelled)
+        if times[0] is not None and times[1] is not None and not cancelled():
+            yield MaskTiming(problem, times[0], times[1], check.out_err)
+    finally:
+        free_pools()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
+from typing import TYPE_CHECKING
 
 import ipywidgets
 import numpy as np
@@ -29,7 +30,11 @@ from fa_kernels.widgets.drawn_view import Control
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.mask_grid import MaskGrid, rows_of
+from fa_kernels.widgets.mask_timer import MaskTimer
 from fa_kernels.widgets.text import html_table, labels, scientific
+
+if TYPE_CHECKING:
+    from fa_kernels.measure.live import MaskTiming
 
 #: Blocks on a side of the grid.
 SIDE = 16
@@ -121,7 +126,13 @@ class MaskEditor(ipywidgets.VBox):
     difference: float
 
     def __init__(
-        self, name: str, percent: int, call: Call, device: Device, recorded: RecordedSparse
+        self,
+        name: str,
+        percent: int,
+        call: Call,
+        device: Device,
+        recorded: RecordedSparse,
+        session: Session,
     ) -> None:
         self.device, self.recorded, self.text = device, recorded, labels("mask_editor")
         text = self.text
@@ -136,6 +147,11 @@ class MaskEditor(ipywidgets.VBox):
         self.grid = MaskGrid(preset(name, percent), text["grid"])
         self.sentence, self.table = ipywidgets.HTML(), ipywidgets.HTML()
         self._filling = False
+        # What Run has measured, by the masked call.
+        self._live: dict[AttentionProblem, MaskTiming] = {}
+        self.timer = None
+        if session.backend == "cuda":
+            self.timer = MaskTimer(session, self._to_run, self.take)
         for control in (self.pattern, self.density):
             control.observe(lambda change: self._fill(change.owner), "value")
         for control in (self.seqlen, self.head_dim):
@@ -148,7 +164,8 @@ class MaskEditor(ipywidgets.VBox):
         self.grid.layout.flex, self.grid.layout.min_width = "1 1 22em", "16em"
         self.table.layout.flex, self.table.layout.min_width = "2 1 26em", "16em"
         shown = ipywidgets.HBox([self.grid, self.table], layout=wide)
-        super().__init__([self.sentence, ipywidgets.HBox(controls, layout=row), shown])
+        timer = [] if self.timer is None else [self.timer]
+        super().__init__([self.sentence, ipywidgets.HBox(controls, layout=row), shown, *timer])
 
     @property
     def call(self) -> Call:
@@ -161,6 +178,21 @@ class MaskEditor(ipywidgets.VBox):
         found = self.call.masked(self.grid.keep).block_mask
         assert found is not None
         return found
+
+    def _to_run(self) -> AttentionProblem:
+        """The masked call on screen.
+
+        Raises:
+            ValueError: the mask keeps nothing: there is nothing to time.
+        """
+        if not self.grid.keep.any():
+            raise ValueError(str(self.text["nothing_to_run"]))
+        return self.call.masked(self.grid.keep)
+
+    def take(self, timing: MaskTiming) -> None:
+        """Show what Run has measured; of other masks it stays known."""
+        self._live[timing.problem] = timing
+        self._draw()
 
     def _fill(self, moved_control: Control) -> None:
         """Another pattern or density: the grid begins anew from it."""
@@ -199,7 +231,8 @@ class MaskEditor(ipywidgets.VBox):
         said = takeaway(keep, self.difference)
         mark = f'<div class="falab-sentence" data-fa-mask-editor>{escape(said)}</div>'
         self.sentence.value = mark
-        self.table.value = mask_table(keep, call, self.device, self.recorded)
+        live = self._live.get(call.masked(keep))
+        self.table.value = mask_table(keep, call, self.device, self.recorded, live)
         self.grid.code = code_of(keep, self.pattern.value, self.density.value, call)
 
 
@@ -221,8 +254,17 @@ def takeaway(keep: np.ndarray, difference: float) -> str:
     return f"{said} " + str(text[verdict]).format(difference=scientific(difference))
 
 
-def mask_table(keep: np.ndarray, call: Call, device: Device, recorded: RecordedSparse) -> str:
-    """Dense, this mask and their ratio: work, bytes, and times where a run recorded the dense."""
+def mask_table(
+    keep: np.ndarray,
+    call: Call,
+    device: Device,
+    recorded: RecordedSparse,
+    live: MaskTiming | None = None,
+) -> str:
+    """Dense, this mask and their ratio: work, bytes, and times where a run recorded the dense.
+
+    `live`: what was measured here of this mask.
+    """
     text = labels("mask_editor")
     dense, masked = call.dense, call.masked(keep)
     whole, part = moved(dense), moved(masked)
@@ -236,6 +278,9 @@ def mask_table(keep: np.ndarray, call: Call, device: Device, recorded: RecordedS
     for name, (before, after, show) in both.items():
         rows.append([text[name], show(before), show(after), _ratio(after, before)])
     rows += _time_rows(keep, call, device, recorded, text)
+    if live is not None:
+        dense_ms, ms = live.dense.median, live.masked.median
+        rows.append([text["row_live"], duration(dense_ms), duration(ms), _ratio(ms, dense_ms)])
     head = [text[name] for name in ("quantity", "dense", "this_mask", "ratio")]
     block = call.N // SIDE
     source = text["recorded"].format(run_id=recorded.run_id) if recorded.run_id else text["no_run"]
@@ -284,7 +329,8 @@ def mask_editor(
 
     Click or drag; arrow keys move, Space keeps or drops, Shift with arrows paints, Ctrl+Z undoes.
     The numbers are of B = 2, H = 16, bf16; the check runs block-sparse tiles in NumPy against the
-    dense masked formula, both in float64, at every change.
+    dense masked formula, both in float64, at every change. With a GPU, Run times rung 05 on the
+    mask that was drawn, beside the dense call.
 
     Args:
         pattern: a name of `fa_kernels.patterns.PATTERNS` to begin with.
@@ -307,4 +353,4 @@ def mask_editor(
     used = in_use(session)
     sheet = find_device(default_device(used) if device is None else device)
     recorded = RecordedSparse.on(sheet, used.run, used.root)
-    return MaskEditor(pattern, percent, Call(N, d), sheet, recorded)
+    return MaskEditor(pattern, percent, Call(N, d), sheet, recorded, used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.masks import matmul_flops
+from fa_kernels.measure import live as live_module
+from fa_kernels.measure.live import MaskTiming
+from fa_kernels.measure.timing import Latency
 from fa_kernels.patterns import PATTERNS
 from fa_kernels.session import Session, session
 from fa_kernels.widgets import mask_editor as module
@@ -148,3 +152,57 @@ def test_a_change_is_quick(editor: MaskEditor) -> None:
 def test_bad_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fa.mask_editor(**arguments)
+
+
+# -- Run, where there is a GPU -----------------------------------------------------------------
+
+
+def latency(ms: float) -> Latency:
+    return Latency(ms, ms, ms, 3)
+
+
+@pytest.fixture
+def live(bare: Session, monkeypatch: pytest.MonkeyPatch) -> MaskEditor:
+    """An editor of a session with a GPU, which takes s times 4 ms, or refuses."""
+
+    def time_mask(problem: Any, on_progress: Any, cancelled: Any) -> Any:
+        on_progress(0.5, "timing")
+        if problem.seqlen_q > 8192:
+            raise ValueError("not enough memory: choose N = 8192.")
+        if not cancelled():
+            masked = latency(4.0 * problem.block_mask.density)
+            yield MaskTiming(problem, latency(4.0), masked, 1e-3)
+
+    monkeypatch.setattr(live_module, "time_mask", time_mask)
+    return fa.mask_editor(session=replace(bare, backend="cuda", gpu="NVIDIA H200"))
+
+
+def run(editor: MaskEditor) -> str:
+    """Press Run and wait; what the note says then."""
+    assert editor.timer is not None
+    editor.timer.run.click()
+    editor.timer.background.join(5)
+    return plain(editor.timer.note.value).strip()
+
+
+def test_without_a_gpu_there_is_nothing_to_run(editor: MaskEditor) -> None:
+    assert editor.timer is None
+
+
+def test_run_times_the_mask_on_screen_beside_the_dense_call(live: MaskEditor) -> None:
+    assert "time, measured here" not in plain(live.table.value)
+    assert run(live) == "done: measured on NVIDIA H200"
+    assert cells(live, "row_live") == ["4 ms", "1 ms", "0.250"]
+    live.density.value = 50
+    assert "time, measured here" not in plain(live.table.value), "that of another mask"
+    live.density.value = 25
+    assert cells(live, "row_live")[1] == "1 ms", "what was measured stays known"
+
+
+def test_a_refusal_is_said_in_place(live: MaskEditor) -> None:
+    live.seqlen.value = 65536
+    assert run(live) == "not enough memory: choose N = 8192."
+    live.seqlen.value = 8192
+    live.grid.rows = ["." * SIDE] * SIDE
+    assert run(live).startswith("This mask keeps no block")
+    assert live.timer is not None and live.timer.cancel.disabled
