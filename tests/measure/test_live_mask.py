@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.launch import available
 from fa_kernels.measure import live
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.live import MaskTiming, time_mask
@@ -76,3 +77,12 @@ def test_a_wrong_result_is_never_timed(times: list[str], monkeypatch: pytest.Mon
 
 def test_cancel_times_nothing(times: list[str]) -> None:
     assert list(time_mask(PROBLEM, cancelled=lambda: True)) == [] and times == ["freed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not available(), reason="needs CuPy and a GPU")
+def test_a_mask_is_timed_on_the_gpu() -> None:
+    mask = BlockMask(np.tril(np.ones((16, 16), bool)), 128, 128)
+    problem = AttentionProblem(1, 4, 2048, 2048, 64, "bfloat16", block_mask=mask)
+    (timing,) = time_mask(problem)
+    assert timing.dense.median > 0 and timing.masked.median > 0 and timing.error < 0.1
