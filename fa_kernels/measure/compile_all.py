@@ -56,12 +56,15 @@ _DECODE_OPTIONS: tuple[dict[str, Any], ...] = (
     {"seqlen_new": 1},
     {"seqlen_q": 4},
 )
-#: The one kernel whose timed builds may spill, and how many bytes, stores and loads together.
+#: The kernel whose timed builds may spill, and how many bytes, stores and loads together.
 #: There dk and dv take 128 of a thread's 255 registers for the whole loop, and ptxas puts values
 #: that are needed once a visit (addresses, bounds) into local memory, outside of the products.
 #: Its plain build for sm_90, the one that is compared with others, must not spill either.
 SPILLING_KERNEL = "05_flash_mma_backward"
 SPILL_LIMIT = 640
+#: And the builds of its forward with a block mask: where a warp keeps its 32 rows, at d = 128, one
+#: register is missing, which is stored before the loop and read once a visit.
+MASKED_KERNEL, MASKED_SPILL_LIMIT = "05_flash_mma", 8
 #: Macros of the options; a plain build has none of them on.
 _OPTION_MACROS = (
     "WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED", "BLOCK_SPARSE", "DETERMINISTIC",
@@ -189,6 +192,8 @@ def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
 def _spill_limit(plan: LaunchPlan, arch: int) -> int:
     """Bytes of spills that a timed build may have."""
     plain = not any(plan.macros.get(name, 0) for name in _OPTION_MACROS)
+    if plan.kernel == MASKED_KERNEL and plan.macros.get("BLOCK_SPARSE", 0):
+        return MASKED_SPILL_LIMIT
     if plan.kernel != SPILLING_KERNEL or (plain and arch == 90):
         return 0
     return SPILL_LIMIT

@@ -218,6 +218,19 @@ def test_spills_of_a_trace_are_no_fault_and_those_of_a_block_mask_are() -> None:
     assert faults(masked, report_of(masked, spill_bytes=8), 90) == ["8 bytes of spills"]
 
 
+def test_one_register_may_be_missing_with_a_block_mask_on_tensor_cores() -> None:
+    problem = AttentionProblem(1, 1, 256, 256, 128, "float16")
+    mask = BlockMask.pattern("local", 256, 256, 128, 128, 0.5)
+    variant, tiling = VARIANTS["flash_mma"], Tiling(128, 64)
+    masked = variant.plan(replace(problem, block_mask=mask), tiling)
+    plain = variant.plan(problem, tiling)
+    assert faults(masked, report_of(masked, spill_bytes=8), 90) == []
+    assert faults(masked, report_of(masked, spill_bytes=12), 90) == [
+        "12 bytes of spills, more than 8"
+    ]
+    assert faults(plain, report_of(plain, spill_bytes=8), 90) == ["8 bytes of spills"]
+
+
 def test_what_is_shipped_fits_every_gpu() -> None:
     too_large = [(p.kernel, arch) for p, arch in jobs() if p.smem_bytes > SMEM_PER_BLOCK[arch]]
     assert not too_large
