@@ -55,11 +55,20 @@ class Export:
         figure = self._figure
         return Shown.of(figure if figure.owner is None else figure.owner)
 
-    def start(self) -> None:
-        """Write in the background what the figure shows now; the page follows `export_busy`."""
+    def start(self, chosen: object = None) -> None:
+        """Write in the background what the figure shows now; the page follows `export_busy`.
+
+        `chosen`: {"venue": ..., "format": ...} as the page has them. Its changes of the two traits
+        may still be on their way when the button's message is here.
+        """
         figure = self._figure
         if figure.export_busy:
             return
+        if isinstance(chosen, dict):
+            if chosen.get("venue") in VENUES:
+                figure.export_venue = chosen["venue"]
+            if chosen.get("format") in (*OFFERED, "all"):
+                figure.export_format = chosen["format"]
         try:
             shown = self.shown()
         except (ValueError, TypeError) as error:

@@ -80,7 +80,7 @@ def _answer(widget: LiveFigure, content: Any, buffers: Any) -> None:
     if content.get("need") == "plotly.js":
         widget.send({"have": "plotly.js"}, buffers=[plotly_js()])
     elif content.get("export"):
-        widget.export.start()
+        widget.export.start(content["export"])
     elif "redraw_ms" in content:
         redraw, since_input = float(content["redraw_ms"]), float(content.get("input_ms", 0.0))
         widget.timings.append((redraw, since_input))

@@ -48,6 +48,17 @@ def exported(figure: LiveFigure, **traits: str) -> str:
     return figure.export_said
 
 
+def test_the_button_says_what_is_chosen_on_the_page(speed: Any) -> None:
+    """A change of the venue may arrive after the button's message: it is in that, too."""
+    figure = speed.figure
+    figure._handle_custom_msg({"export": {"venue": "icml", "format": "html"}}, [])
+    figure.export.join(60)
+    assert "3.25 in wide" in figure.export_said and figure.export_venue == "icml"
+    figure._handle_custom_msg({"export": {"venue": "nature", "format": "exe"}}, [])
+    figure.export.join(60)
+    assert (figure.export_venue, figure.export_format) == ("icml", "html")
+
+
 def names() -> set[str]:
     return {path.name for path in FOLDER.iterdir()}
 

@@ -27,8 +27,12 @@ function exportRow(model, whole) {
   button.type = "button";
   button.textContent = words.button;
   // Not `disabled`: the focus would be lost to whoever pressed it by key. The kernel refuses a
-  // second export while one is being written.
-  button.addEventListener("click", () => model.send({ export: true }));
+  // second export while one is being written. What is chosen goes with the message: a change of
+  // it may be held back until the kernel has answered the one before.
+  button.addEventListener("click", () => {
+    const chosen = { venue: model.get("export_venue"), format: model.get("export_format") };
+    model.send({ export: chosen });
+  });
   const said = document.createElement("span");
   said.setAttribute("role", "status");
 
