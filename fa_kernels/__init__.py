@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fa_kernels import units
 from fa_kernels.attention import attention, attention_backward
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.decode import decode
-from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.device import device as data_sheet
 from fa_kernels.dropout import dropout_keep
 from fa_kernels.problem import AttentionProblem
@@ -21,10 +19,17 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.trace import trace_row
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 
+if TYPE_CHECKING:
+    from fa_kernels.decode_problem import DecodeProblem as DecodeProblem
+    from fa_kernels.decoding import decode as decode
+
 __version__ = "0.1.0"
 
-#: Names that need more than NumPy, loaded on first use: what `fa.<name>` stands for.
+#: Names loaded on first use, since they need more than NumPy or more time than an import may take:
+#: what `fa.<name>` stands for.
 _LAZY = {
+    "decode": ("fa_kernels.decoding", "decode"),
+    "DecodeProblem": ("fa_kernels.decode_problem", "DecodeProblem"),
     "explorer": ("fa_kernels.widgets.explorer", "explorer"),
     "check_traffic": ("fa_kernels.widgets.checks", "check_traffic"),
     "story": ("fa_kernels.widgets.story", "story"),
@@ -83,12 +88,10 @@ __all__ = [
     "VARIANTS",
     "AttentionProblem",
     "BlockMask",
-    "DecodeProblem",
     "Tiling",
     "attention",
     "attention_backward",
     "data_sheet",
-    "decode",
     "dropout_keep",
     "session",
     "trace_row",

@@ -14,7 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 #: rank(columns, diagonal block, generator): the order in which a row takes blocks, least first.
-Rank = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+#: The generator stands in quotes because naming it loads numpy.random.
+Rank = Callable[[np.ndarray, int, "np.random.Generator"], np.ndarray]
 #: keep(number of key blocks, diagonal block of each row, density): bool (q_blocks, k_blocks).
 Keep = Callable[[int, np.ndarray, float], np.ndarray]
 

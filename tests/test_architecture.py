@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"traffic"}),
     frozenset({"cuda"}),
     frozenset({"variant", "variants"}),
-    frozenset({"options", "call", "attention", "decode_options", "decode"}),
+    frozenset({"options", "call", "attention", "decode_options", "decoding"}),
     frozenset({"trace"}),
     frozenset({"integrations"}),
     frozenset({"measure"}),

@@ -20,8 +20,7 @@ from tests.cuda.fake_decode import Gpu, install, on_gpu
 from tests.decode_steps import Step, formula, make, steps
 from tests.reference.problems import bounded
 
-#: The module: `fa_kernels.decode` is the function.
-door: Any = importlib.import_module("fa_kernels.decode")
+door: Any = importlib.import_module("fa_kernels.decoding")
 PLAIN = DecodeProblem(2, 4, 2, 3, 2, 48, 16, "float32")
 PAGED = replace(PLAIN, max_seqlen=None, page_size=16, max_pages=3, num_pages=7)
 TOTALS = (48, 17)

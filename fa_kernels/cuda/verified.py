@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.cuda.compile import kernel_hash, kernel_names
-from fa_kernels.cuda.fingerprint import plan_fingerprint
 
 VERIFIED_DIR = Path(__file__).parents[2] / "data" / "verified"
 
@@ -46,6 +45,9 @@ def read_verified(arch: str, root: Path | None = None) -> dict[str, Any]:
 
 def kernel_status(name: str, arch: str = "sm_90") -> str:
     """One of verified, failed, changed (since it was run), pending: <reason>, never run."""
+    # Here, because it loads the plans of every kernel, which `import fa_kernels` need not wait for.
+    from fa_kernels.cuda.fingerprint import plan_fingerprint
+
     record = read_verified(arch)
     entry = record["kernels"].get(name)
     unchanged = (

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 
-from fa_kernels.decode import decode
+from fa_kernels.decoding import decode
 from fa_kernels.integrations.kv_cache import KVCacheLayer, decode_forward
 from fa_kernels.integrations.transformers import refuse_unknown
 

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import sdpa_mask
 
-from fa_kernels.decode import decode
+from fa_kernels.decoding import decode
 from fa_kernels.integrations.transformers import attention_forward, refuse_unknown, window_of
 
 NAME = "fa_kernels_decode"

@@ -20,8 +20,8 @@ from fa_kernels.cuda.run_decode import (
     prepare_decode,
     run_decode,
 )
-from fa_kernels.decode import decode
 from fa_kernels.decode_problem import DecodeProblem
+from fa_kernels.decoding import decode
 from fa_kernels.measure import records, timing
 from fa_kernels.measure.baselines import BASELINES, Baseline, packages_of
 from fa_kernels.measure.decode_points import PEERS, DecodePoint, Ours, points

@@ -13,7 +13,7 @@ from typing import Any
 
 from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.generation_steps import Steps
-from fa_kernels.measure.point import Contender, row_of
+from fa_kernels.measure.point import Contender, row_of, whole_model
 from fa_kernels.measure.progress import measure_each
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
@@ -268,10 +268,7 @@ def _detail(way: Way) -> str:
 
 
 def _contender(way: Way) -> Contender:
-    def never(*_: Any) -> Any:
-        raise NotImplementedError("a model writes, not a call of attention")
-
-    return Contender(way.provider, way.variant, None, 0, never, lambda problem: None)
+    return whole_model(way.provider, way.variant, "writes")
 
 
 def _failed(problem: AttentionProblem, way: Way, why: str) -> records.Row:

@@ -121,6 +121,15 @@ def peer_contender(baseline: Baseline, problem: AttentionProblem) -> Contender:
     )
 
 
+def whole_model(provider: str, variant: str, does: str) -> Contender:
+    """For the rows of a model that `does` something, such as "is trained": nothing to call here."""
+
+    def prepare(*_: Any) -> Any:
+        raise NotImplementedError(f"a model {does}, not a call of attention")
+
+    return Contender(provider, variant, None, 0, prepare, lambda problem: None)
+
+
 def random_inputs(problem: AttentionProblem, seed: int = 0) -> list[Any]:
     """q, k, v on the GPU: standard normal, rounded to the io dtype."""
     import cupy

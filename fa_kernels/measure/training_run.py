@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.measure import memory, records, timing
-from fa_kernels.measure.point import Contender, row_of
+from fa_kernels.measure.point import Contender, row_of, whole_model
 from fa_kernels.measure.progress import measure_each
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
@@ -185,10 +185,7 @@ def _rows(problem: AttentionProblem, trainer: _Trainer) -> Iterator[records.Row]
 
 
 def _contender(way: Way) -> Contender:
-    def never(*_: Any) -> Any:
-        raise NotImplementedError("a model is trained, not a call of attention")
-
-    return Contender(way.provider, way.variant, None, 0, never, lambda problem: None)
+    return whole_model(way.provider, way.variant, "is trained")
 
 
 def _failed(problem: AttentionProblem, contender: Contender, why: str) -> records.Row:

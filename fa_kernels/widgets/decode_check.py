@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.decode import decode
+from fa_kernels.decoding import decode
 from fa_kernels.problem import AttentionProblem, checked_int
 from fa_kernels.reference.standard import attention_float64
 from fa_kernels.session import Session, in_use

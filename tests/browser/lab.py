@@ -354,3 +354,19 @@ def text_of(element: Locator) -> str:
     said = element.text_content() or ""
     assert said
     return said
+
+
+def check_whole(figure: Locator) -> None:
+    """Nothing of a figure is cut off at its side."""
+    box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
+    assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+
+
+def drawn_and_told(lab: LabPage, mark: str) -> Locator:
+    """As `view`, of a figure that is whole and read aloud with the sentence beside it."""
+    shown = view(lab, mark)
+    figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
+    alt = figure.get_attribute("aria-label") or ""
+    assert alt.startswith(text_of(sentence))
+    check_whole(figure)
+    return shown

@@ -7,7 +7,7 @@ from playwright.sync_api import Locator, expect
 
 from fa_kernels.figures import theme
 from fa_kernels.widgets.text import labels
-from tests.browser.lab import FIGURE, LabPage, text_of, view
+from tests.browser.lab import LabPage, drawn_and_told, text_of, view
 
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("saved", "recompute", "gradients", "dropout", "speed")
@@ -31,12 +31,7 @@ def press(shown: Locator, knob: str, *keys: str) -> None:
 
 def test_every_widget_draws_says_and_tells(backward: LabPage) -> None:
     for mark in MARKS:
-        shown = view(backward, mark)
-        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
-        alt = figure.get_attribute("aria-label") or ""
-        assert alt.startswith(text_of(sentence))
-        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
-        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        drawn_and_told(backward, mark)
     for table in ("backward-check", "checkpointing", "step-times"):
         backward.show(f"[data-fa-table={table}]")
 

@@ -9,7 +9,7 @@ from fa_kernels.figures import theme
 from fa_kernels.figures.recorded_sparse import RecordedSparse
 from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import list_runs, load_run
-from tests.browser.lab import FIGURE, LabPage, output, text_of, view
+from tests.browser.lab import LabPage, drawn_and_told, output, text_of, view
 
 SENTENCE = "[data-fa-mask-editor]"
 
@@ -39,12 +39,7 @@ def rows(shown: Locator) -> str:
 
 def test_every_widget_draws_says_and_tells(sparse: LabPage) -> None:
     for mark in ("sparse", "sparse-quality", "paper"):
-        shown = view(sparse, mark)
-        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
-        alt = figure.get_attribute("aria-label") or ""
-        assert alt.startswith(text_of(sentence))
-        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
-        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        drawn_and_told(sparse, mark)
     for table in ("mask-editor", "sparse-speed", "paper-verdicts"):
         sparse.show(f"[data-fa-table={table}]")
 

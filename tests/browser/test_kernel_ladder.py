@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from fa_kernels.figures import theme
 from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.widgets.text import labels
-from tests.browser.lab import FIGURE, LabPage, output, text_of, view
+from tests.browser.lab import LabPage, drawn_and_told, output, text_of, view
 
 #: The sentences of the widgets with a figure, from top to bottom.
 MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation", "runs")
@@ -24,12 +24,7 @@ def ladder(lab: LabPage) -> LabPage:
 
 def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:
     for mark in MARKS:
-        shown = view(ladder, mark)
-        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
-        alt = figure.get_attribute("aria-label") or ""
-        assert alt.startswith(text_of(sentence))
-        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
-        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        shown = drawn_and_told(ladder, mark)
         expect(shown.locator("table")).to_be_attached()
     ladder.show("[data-fa-table=compiled-check]")
 

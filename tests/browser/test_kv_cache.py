@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from fa_kernels.model_shape import model_shape
-from tests.browser.lab import FIGURE, LabPage, text_of, view
+from tests.browser.lab import FIGURE, LabPage, drawn_and_told, view
 
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("regimes", "generation", "cache_memory", "split_kv", "fragmentation", "batching")
@@ -22,12 +22,7 @@ def notebook(lab: LabPage) -> LabPage:
 
 def test_every_widget_draws_says_and_tells(notebook: LabPage) -> None:
     for mark in MARKS:
-        shown = view(notebook, mark)
-        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
-        alt = figure.get_attribute("aria-label") or ""
-        assert alt.startswith(text_of(sentence))
-        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
-        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        shown = drawn_and_told(notebook, mark)
         expect(shown.locator("table")).to_be_attached()
     notebook.show("[data-fa-table=decode-check]")
 

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from fa_kernels.device import device
 from fa_kernels.figures import theme
 from fa_kernels.figures.point import device_words
-from tests.browser.lab import FIGURE, LabPage, text_of, view
+from tests.browser.lab import FIGURE, LabPage, drawn_and_told, text_of, view
 
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("levels", "fits", "roofline")
@@ -24,12 +24,7 @@ def memory(lab: LabPage) -> LabPage:
 
 def test_every_widget_draws_says_and_tells(memory: LabPage) -> None:
     for mark in MARKS:
-        shown = view(memory, mark)
-        figure, sentence = shown.locator(FIGURE), shown.locator(f"[data-fa-{mark}]")
-        alt = figure.get_attribute("aria-label") or ""
-        assert alt.startswith(text_of(sentence))
-        box, inside = figure.bounding_box(), figure.locator(".main-svg").first.bounding_box()
-        assert box and inside and inside["width"] <= box["width"] + 1, "the figure is cut off"
+        shown = drawn_and_told(memory, mark)
         expect(shown.locator("table")).to_be_attached()
     memory.show("[data-fa-table=ceilings]")
 

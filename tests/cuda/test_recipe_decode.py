@@ -28,7 +28,7 @@ PROBLEMS = {
 }
 NAMES = ("q", "k", "v", "k_new", "v_new", "block_table", "cache_seqlens")
 PREPARE: Any = run_decode.prepare_decode
-door: Any = importlib.import_module("fa_kernels.decode")
+door: Any = importlib.import_module("fa_kernels.decoding")
 
 
 class Here(Array):
