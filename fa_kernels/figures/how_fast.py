@@ -18,7 +18,7 @@ from fa_kernels.variants import VARIANTS
 #: Whose speed is spoken about, and beside whom: torch's FlashAttention-2, then cuDNN.
 SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
 #: Other peers that are spoken about where a run of kind "peers" has them, and their names.
-OTHERS = {"fa3": "FlashAttention-3", "flex": "FlexAttention"}
+OTHERS = {"fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "flex": "FlexAttention"}
 #: `detail` of the rows that say what a call costs the host.
 _CUPY, _TORCH = "CuPy arrays", "torch tensors"
 
