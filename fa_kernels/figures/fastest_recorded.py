@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fa_kernels.device import Device
 from fa_kernels.figures import theme
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.records import Row, Run, device_of, list_runs
+from fa_kernels.measure.records import Row
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class FastestKernel:
     def of_each_dtype(cls, device: Device, root: Path | None = None) -> dict[str, FastestKernel]:
         """By dtype, the fastest among all runs of a GPU that can be read."""
         found: dict[str, FastestKernel] = {}
-        for run in _runs_on(device, root):
+        for run in runs_on(device, None, root):
             for row in run.rows:
                 if not row.median or not _is_dense_forward(row):
                     continue
@@ -42,15 +41,6 @@ class FastestKernel:
     def name(self) -> str:
         """As legends call it."""
         return theme.style_of(self.series).label
-
-
-def _runs_on(device: Device, root: Path | None) -> Iterator[Run]:
-    for run_id in list_runs(root):
-        # By run.json alone first: reading the rows of all GPUs takes long.
-        if device.is_called(device_of(run_id, root)):
-            run = read_run(run_id, root)
-            if isinstance(run, Run):
-                yield run
 
 
 def _is_dense_forward(row: Row) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 from fa_kernels.device import Device
 from fa_kernels.figures import theme
 from fa_kernels.figures.point import ratio_text
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.figures.rungs import in_rung_order, name_of, number_of
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
-from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import duration, significant
@@ -110,10 +110,9 @@ class LadderRuns:
     @classmethod
     def on(cls, device: Device, first: Run | None = None, root: Path | None = None) -> LadderRuns:
         """Every run that can be read and was recorded on `device`."""
-        others = (read_run(run_id, root) for run_id in list_runs(root))
         known: dict[str, Run] = {}
-        for run in (first, *others):
-            if isinstance(run, Run) and run.kind in _TIMED and device.is_called(run.device):
+        for run in runs_on(device, None, root, first):
+            if run.kind in _TIMED:
                 known.setdefault(run.run_id, run)
         return cls(list(known.values()))
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from fa_kernels.device import Device
 from fa_kernels.figures.point import Point, device_words
 from fa_kernels.figures.sparse import row_name
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.records import RecordError, Row, Run, list_runs, load_run, parse_mask
+from fa_kernels.measure.records import (
+    RecordError,
+    Row,
+    Run,
+    device_of,
+    list_runs,
+    load_run,
+    parse_mask,
+)
 from fa_kernels.patterns import blocks_kept
 from fa_kernels.problem import SHORT_DTYPE
 from fa_kernels.tiling import Tiling
@@ -36,6 +45,21 @@ def read_run(run_id: str, root: Path | None = None) -> Run | str:
     except Exception as error:
         why = str(error) or type(error).__name__
         return f"The recorded run {run_id!r} cannot be read ({why}): restore it or choose another."
+
+
+def runs_on(
+    device: Device, kind: str | None = None, root: Path | None = None, first: Run | None = None
+) -> Iterator[Run]:
+    """Runs of a kind (None: of any) that `device` recorded, newest first.
+
+    `first`, if it is such a run, comes before them. What cannot be read is passed over.
+    """
+    # By run.json alone first: reading the rows of all GPUs takes long.
+    ids = (name for name in list_runs(root, kind) if device.is_called(device_of(name, root)))
+    read = (read_run(run_id, root) for run_id in ids)
+    for run in (first, *read) if first is not None else read:
+        if isinstance(run, Run) and kind in (None, run.kind) and device.is_called(run.device):
+            yield run
 
 
 class RecordedRun:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.figures.recorded import runs_on
+from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.measure.verdict import fit_exponent
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -57,11 +57,7 @@ class RecordedBackward:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedBackward:
         """The newest such run of a device; one that cannot be read is passed over."""
-        for run_id in list_runs(root, kind="backward"):
-            run = read_run(run_id, root)
-            if isinstance(run, Run) and device.is_called(run.device):
-                return cls(run)
-        return cls()
+        return cls(next(runs_on(device, "backward", root), None))
 
     def row(self, name: str, pass_: str, metric: str, problem: AttentionProblem) -> Row | None:
         """The row at exactly this point, whatever its status; nothing is interpolated."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.measure.ceiling_records import CEILINGS, CeilingRow, load_ceilings
-from fa_kernels.measure.records import RecordError, Run, list_runs
+from fa_kernels.measure.records import RecordError
 
 #: Exponentials that an SM finds a clock.
 EXP_PER_CLOCK = 16
@@ -84,16 +84,13 @@ class MeasuredCeilings:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> MeasuredCeilings:
         """What was recorded on `device`; a run that cannot be read counts as none."""
-        for run_id in list_runs(root, kind="ceilings"):
-            run = read_run(run_id, root)
-            if not isinstance(run, Run) or not device.is_called(run.device):
-                continue
+        for run in runs_on(device, "ceilings", root):
             try:
-                rows = {row.ceiling: row for row in load_ceilings(run_id, root)}
+                rows = {row.ceiling: row for row in load_ceilings(run.run_id, root)}
             except RecordError:
                 continue
             if any(row.median for row in rows.values()):
-                return cls(run_id, rows)
+                return cls(run.run_id, rows)
         return cls()
 
     def __bool__(self) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import OURS, Row, Run, list_runs
+from fa_kernels.figures.recorded import runs_on
+from fa_kernels.measure.records import OURS, Row
 from fa_kernels.measure.verify_decode import DECODE
 from fa_kernels.problem import ITEMSIZE
 
@@ -132,12 +132,9 @@ class RecordedDecode:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedDecode:
         """What was recorded on `device` in runs of kind "decode"."""
-        for run_id in list_runs(root, kind="decode"):
-            run = read_run(run_id, root)
-            if not isinstance(run, Run) or not device.is_called(run.device):
-                continue
+        for run in runs_on(device, "decode", root):
             if points := points_of(run.rows):
-                return cls(run_id, points, points_of(run.rows, graphs=True))
+                return cls(run.run_id, points, points_of(run.rows, graphs=True))
         return cls()
 
     def line(self, device: Device) -> DecodeLine:

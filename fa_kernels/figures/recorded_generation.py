@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.measure.generation_run import EAGER, EAGER_CACHED, OURS, OURS_CACHED
-from fa_kernels.measure.records import Row, Run, list_runs
+from fa_kernels.measure.records import Row, Run
 
 #: Key of the labels -> provider and variant of the rows, from neither to both.
 WAYS = {
@@ -56,11 +56,8 @@ class RecordedGeneration:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedGeneration:
         """The newest run of a device in which something was timed."""
-        for run_id in list_runs(root, kind="generation"):
-            run = read_run(run_id, root)
-            if not isinstance(run, Run) or not device.is_called(run.device):
-                continue
-            found = cls(run_id, _texts(run))
+        for run in runs_on(device, "generation", root):
+            found = cls(run.run_id, _texts(run))
             if any(text.times for texts in found.texts.values() for text in texts.values()):
                 return found
         return cls()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import COUNTER_UNITS, OURS, Row, Run, list_runs
+from fa_kernels.figures.recorded import runs_on
+from fa_kernels.measure.records import COUNTER_UNITS, OURS, Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS
@@ -63,13 +63,8 @@ class RecordedNumbers:
         those of training, and the standard one keeps P.
         """
         chosen: dict[tuple[str, str], Run] = {}
-        others = (read_run(run_id, root) for run_id in list_runs(root))
-        for run in (first, *others):
-            if (
-                isinstance(run, Run)
-                and run.kind in ("grid", "counters")
-                and device.is_called(run.device)
-            ):
+        for run in runs_on(device, None, root, first):
+            if run.kind in ("grid", "counters"):
                 apart = run.run_id if run.kind == "counters" else ""
                 chosen.setdefault((run.kind, apart), run)
         return cls(chosen.values())
@@ -77,8 +72,7 @@ class RecordedNumbers:
     @classmethod
     def of_counters(cls, device: Device, root: Path | None = None) -> list[RecordedNumbers]:
         """Every run of hardware counters of a device by itself, newest first."""
-        runs = (read_run(run_id, root) for run_id in list_runs(root, kind="counters"))
-        return [cls([r]) for r in runs if isinstance(r, Run) and device.is_called(r.device)]
+        return [cls([run]) for run in runs_on(device, "counters", root)]
 
     def find(
         self, variant: str, problem: AttentionProblem, tiling: Tiling, metric: str

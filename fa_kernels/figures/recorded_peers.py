@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.figures.recorded_speed import Curve, Rate, RecordedSpeed
-from fa_kernels.measure.records import Row, Run, list_runs
+from fa_kernels.measure.records import Row, Run
 from fa_kernels.variants import VARIANTS
 
 #: Templates that say no more than that they start what they wrap.
@@ -106,8 +106,7 @@ def peers_runs(
 
     `first`, if it is such a run, stands before them.
     """
-    read = (read_run(run_id, root) for run_id in list_runs(root, kind="peers"))
-    found = [PeersRun(r) for r in read if isinstance(r, Run) and device.is_called(r.device)]
+    found = [PeersRun(run) for run in runs_on(device, "peers", root)]
     found = [run for run in found if run.timed]
     named = first.run_id if first is not None else ""
     return tuple(sorted(found, key=lambda run: (run.run_id != named, -run.timed)))

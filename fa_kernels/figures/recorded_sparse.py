@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import Row, Run, list_runs, parse_mask
+from fa_kernels.figures.recorded import runs_on
+from fa_kernels.measure.records import Row, Run, parse_mask
 from fa_kernels.measure.sparse_run import OURS, PATTERN
 from fa_kernels.problem import AttentionProblem
 
@@ -88,12 +88,10 @@ class RecordedSparse:
         cls, device: Device, first: Run | None = None, root: Path | None = None
     ) -> RecordedSparse:
         """`first`, if it is such a run, else the newest of a device."""
-        others = (read_run(run_id, root) for run_id in list_runs(root, kind="sparse"))
-        for run in (first, *others):
-            if isinstance(run, Run) and run.kind == "sparse" and device.is_called(run.device):
-                found = cls(run)
-                if found._timed:
-                    return found
+        for run in runs_on(device, "sparse", root, first):
+            found = cls(run)
+            if found._timed:
+                return found
         return cls(None)
 
     @property

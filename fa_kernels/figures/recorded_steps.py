@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.figures.recorded_speed import Curve, Rate
 from fa_kernels.measure.baselines import BASELINES
-from fa_kernels.measure.records import Row, Run, list_runs
+from fa_kernels.measure.records import Row, Run
 from fa_kernels.measure.speed_backward import FIG2_LEFT
 from fa_kernels.variants import VARIANTS
 
@@ -44,12 +44,10 @@ class RecordedSteps:
         cls, device: Device, first: Run | None = None, root: Path | None = None
     ) -> RecordedSteps:
         """`first`, if it holds a rung's, else the newest run of a device that does."""
-        others = (read_run(run_id, root) for run_id in list_runs(root, kind="speed"))
-        for run in (first, *others):
-            if isinstance(run, Run) and run.kind == "speed" and device.is_called(run.device):
-                found = cls(run)
-                if found.steps and found.steps[0].is_ours:
-                    return found
+        for run in runs_on(device, "speed", root, first):
+            found = cls(run)
+            if found.steps and found.steps[0].is_ours:
+                return found
         return cls()
 
 

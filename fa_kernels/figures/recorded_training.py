@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_kernels.device import Device
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.measure.records import Row, Run, list_runs
+from fa_kernels.figures.recorded import runs_on
+from fa_kernels.measure.records import Row, Run
 from fa_kernels.variants import VARIANTS
 
 
@@ -47,11 +47,10 @@ class RecordedTraining:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedTraining:
         """The newest run of a device in which a rung was timed."""
-        for run in (read_run(run_id, root) for run_id in list_runs(root, kind="training")):
-            if isinstance(run, Run) and device.is_called(run.device):
-                found = cls(run)
-                if found.steps:
-                    return found
+        for run in runs_on(device, "training", root):
+            found = cls(run)
+            if found.steps:
+                return found
         return cls()
 
 

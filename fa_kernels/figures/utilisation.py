@@ -14,12 +14,12 @@ from typing import Any
 from fa_kernels.device import Device
 from fa_kernels.figures import theme
 from fa_kernels.figures.point import Point
-from fa_kernels.figures.recorded import read_run
+from fa_kernels.figures.recorded import runs_on
 from fa_kernels.figures.roofline import least_bytes
 from fa_kernels.figures.rungs import in_rung_order, name_of, number_of
 from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.baselines import BASELINES, GRID_PEERS
-from fa_kernels.measure.records import Row, Run, list_runs
+from fa_kernels.measure.records import Row, Run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import significant
@@ -151,9 +151,7 @@ class RecordedCounters:
     @classmethod
     def on(cls, device: Device, root: Path | None = None) -> RecordedCounters:
         """Every run of counters that can be read and was recorded on `device`."""
-        runs = (read_run(run_id, root) for run_id in list_runs(root, kind="counters"))
-        kept = [run for run in runs if isinstance(run, Run) and device.is_called(run.device)]
-        return cls(device, kept)
+        return cls(device, list(runs_on(device, "counters", root)))
 
     def sizes(self) -> list[AttentionProblem]:
         """The problems that have counters."""
