@@ -225,7 +225,7 @@ def _packed(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Any, k: Any) -> Packed | No
 
 
 def _on_host(bounds: Any) -> Any:
-    """Bounds as a list; those on a GPU are copied."""
+    """Bounds as a list; those on a GPU are copied, for which the host waits."""
     if arrays.library_of(bounds) == "cupy":
         bounds = bounds.get()
     return bounds.tolist() if hasattr(bounds, "tolist") else bounds

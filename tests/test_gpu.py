@@ -183,6 +183,44 @@ def test_a_block_mask_in_a_cupy_graph(variant: str) -> None:
             assert bool((out == want).all())
 
 
+def test_packed_sequences_in_a_cupy_graph() -> None:
+    """After a call on another stream; without one it is refused, and the capture stays usable."""
+    import cupy
+
+    from fa_kernels.cuda import packed_arrays
+
+    q, k, v = (cupy.asarray(a[:1]) for a in inputs())
+    bounds: dict[str, Any] = {
+        "cu_seqlens_q": [0, 50, q.shape[2]],
+        "cu_seqlens_k": [0, 70, k.shape[2]],
+    }
+    packed_arrays.KEPT.clear()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(ValueError, match="packed sequences are not on the GPU yet"):
+            fa.attention(q, k, v, **bounds)
+        stream.end_capture()
+    want = fa.attention(q, k, v, **bounds)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        out = fa.attention(q, k, v, **bounds)
+        graph = stream.end_capture()
+    for number in range(1, 33):  # others, which drop whatever may be dropped
+        other: dict[str, Any] = {
+            "cu_seqlens_q": [0, number, q.shape[2]],
+            "cu_seqlens_k": [0, 9, k.shape[2]],
+        }
+        fa.attention(q, k, v, **other)
+    out[...] = 0
+    cupy.cuda.Device().synchronize()
+    with stream:
+        graph.launch(stream)
+        stream.synchronize()
+    assert bool((out == want).all())
+
+
 @needs_torch
 def test_a_block_mask_in_a_torch_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward; what the graph reads outlives every other mask."""

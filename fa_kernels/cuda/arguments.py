@@ -11,10 +11,9 @@ import numpy as np
 
 from fa_kernels import masks, tile_list
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda import block_lists, mask_arrays
+from fa_kernels.cuda import block_lists, mask_arrays, packed_arrays
 from fa_kernels.dropout import keep_scale, threshold
 from fa_kernels.extras import Extras
-from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 
@@ -181,27 +180,9 @@ def refuse_extras_mismatch(problem: AttentionProblem, extras: Extras) -> None:
 
 def packed_arguments(problem: AttentionProblem) -> tuple[Any, ...]:
     """PACKED_PARAMS of score.cuh; nothing for sequences of one length."""
-
     if problem.packed is None:
         return ()
-    return (*_packed_on_gpu(problem.packed, *_where()), np.int64(problem.packed.total_q))
-
-
-def _where() -> tuple[int, int]:
-    """Device and stream: what a cache drops goes back to the pool of the stream that it was made
-    on, so each keeps arrays of its own, in order with its launches."""
-    import cupy
-
-    return cupy.cuda.Device().id, int(cupy.cuda.get_current_stream().ptr)
-
-
-@functools.lru_cache(maxsize=16)
-def _packed_on_gpu(packed: Packed, device: int, stream: int) -> tuple[Any, Any]:
-    import cupy
-
-    host = (packed.cu_seqlens_q, packed.cu_seqlens_k)
-    arrays = tuple(cupy.asarray(np.array(bounds, np.int32)) for bounds in host)
-    return arrays[0], arrays[1]
+    return (*packed_arrays.KEPT.bounds(problem.packed), np.int64(problem.packed.total_q))
 
 
 #: `by_q` or `by_kv` of tile_list.py.

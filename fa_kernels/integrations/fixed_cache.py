@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache
 
 from fa_kernels.decoding import decode
 from fa_kernels.integrations.kv_cache import KVCacheLayer, decode_forward
-from fa_kernels.integrations.transformers import refuse_unknown
+from fa_kernels.integrations.transformers import checked_name, refuse_unknown
 
 NAME = "fa_kernels_fixed"
 #: Set on the caches that a step returns: int32 (batch,), the keys to attend, on their device.
@@ -90,7 +90,7 @@ def register(name: str = NAME, *, backend: str = "auto", variant: str = "auto") 
     Sequences of a batch have the same length: masks of padding are refused.
     """
     forward = functools.partial(fixed_forward, backend=backend, variant=variant)
-    AttentionInterface.register(name, forward)
+    AttentionInterface.register(checked_name(name), forward)
     AttentionMaskInterface.register(name, _no_mask)
 
 

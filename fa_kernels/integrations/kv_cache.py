@@ -17,7 +17,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import sdpa_mask
 
 from fa_kernels.decoding import decode
-from fa_kernels.integrations.transformers import attention_forward, refuse_unknown, window_of
+from fa_kernels.integrations.transformers import (
+    attention_forward,
+    checked_name,
+    refuse_unknown,
+    window_of,
+)
 
 NAME = "fa_kernels_decode"
 #: Set on the views that `KVCacheLayer.update` returns: the whole cache, whose shape stays the same
@@ -102,12 +107,15 @@ def register(name: str = NAME, *, backend: str = "auto", variant: str = "auto") 
     sliding window transformers writes as a mask.
 
     Args:
-        name: another one lives beside the first.
+        name: another one lives beside the first; not as transformers names its own.
         backend: of both, "auto", "cuda" or "numpy".
         variant: of `fa.attention`.
+
+    Raises:
+        ValueError: a name that transformers would take for one of its own.
     """
     forward = functools.partial(decode_forward, backend=backend, variant=variant)
-    AttentionInterface.register(name, forward)
+    AttentionInterface.register(checked_name(name), forward)
     AttentionMaskInterface.register(name, sdpa_mask)
 
 

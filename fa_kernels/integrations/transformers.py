@@ -46,12 +46,7 @@ def register(
     Raises:
         ValueError: a name that transformers would take for one of its own.
     """
-    taken = [word for word in ("flash", "sdpa", "flex", "eager", "paged") if word in name]
-    if taken:
-        raise ValueError(
-            f"name = {name!r} holds {taken[0]!r}, by which transformers knows its own "
-            f"implementations: use another, e.g. {NAME!r}."
-        )
+    checked_name(name)
     options = {
         "variant": variant,
         "tiling": tiling,
@@ -60,6 +55,21 @@ def register(
     }
     AttentionInterface.register(name, functools.partial(attention_forward, options=options))
     AttentionMaskInterface.register(name, sdpa_mask)
+
+
+def checked_name(name: str) -> str:
+    """A name for `attn_implementation`.
+
+    Raises:
+        ValueError: transformers would take it for one of its own.
+    """
+    taken = [word for word in ("flash", "sdpa", "flex", "eager", "paged") if word in name]
+    if taken:
+        raise ValueError(
+            f"name = {name!r} holds {taken[0]!r}, by which transformers knows its own "
+            f"implementations: use another, e.g. {NAME!r}."
+        )
+    return name
 
 
 def attention_forward(

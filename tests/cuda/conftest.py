@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments, block_lists, launch, mask_arrays
+from fa_kernels.cuda import block_lists, launch, mask_arrays, packed_arrays
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from tests.cuda.fake_cupy import Kernel, fake_cupy, on_gpu
+from tests.cuda.fake_cupy import Gpu, Kernel, fake_cupy, on_gpu
 
 
 def _built(keep: Any, problem: AttentionProblem, tiling: Tiling, **how: bool) -> tuple[Any, Any]:
@@ -35,7 +35,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(launch, "load_entry", lambda name, macros, entry: Kernel(entry, made))
     monkeypatch.setattr(block_lists, "build", _built)
     mask_arrays.KEPT.clear()
-    arguments._packed_on_gpu.cache_clear()
+    packed_arrays.KEPT.clear()
     yield made
     mask_arrays.KEPT.clear()
-    arguments._packed_on_gpu.cache_clear()
+    packed_arrays.KEPT.clear()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """A GPU whose stream may be captured."""
+    gpu = Gpu()
+    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
+    return gpu

@@ -73,3 +73,30 @@ def fake_cupy() -> Any:
 def inputs(layout: str = "bhsd", problem: AttentionProblem = PROBLEM) -> list[Any]:
     """q, k, v of `problem` on the GPU."""
     return [on_gpu(x) for x in make_inputs(Case(problem, TILING, layout), 0, np)]
+
+
+class Gpu:
+    """A stand-in that notes what was waited for and made, with a stream that may be captured."""
+
+    def __init__(self) -> None:
+        self.device, self.capturing = 0, False
+        self.done: list[str] = []
+        stream = SimpleNamespace(
+            is_capturing=lambda: self.capturing, synchronize=lambda: self.done.append("waited")
+        )
+        cuda = SimpleNamespace(Device=self._device, get_current_stream=lambda: stream)
+        self.cupy = SimpleNamespace(cuda=cuda, asarray=self._asarray)
+
+    def _device(self, number: int | None = None) -> Any:
+        number = self.device if number is None else number
+        waits = lambda: self.done.append(f"waited for GPU {number}")  # noqa: E731
+        return SimpleNamespace(id=number, synchronize=waits)
+
+    def _asarray(self, array: np.ndarray) -> np.ndarray:
+        self.done.append("uploaded")
+        return array.copy()
+
+    def build(self, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of 16 KiB."""
+        self.done.append("made")
+        return np.zeros(8 * 1024, np.uint8), np.zeros(8 * 1024, np.uint8)

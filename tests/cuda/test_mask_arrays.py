@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,42 +12,7 @@ import pytest
 
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.mask_arrays import LIMIT_BYTES, MaskArrays
-
-KIB = 1024
-
-
-class Gpu:
-    """CuPy's stand-in: what was waited for, how often lists were made, and the current stream."""
-
-    def __init__(self) -> None:
-        self.device, self.capturing = 0, False
-        self.done: list[str] = []
-        stream = SimpleNamespace(
-            is_capturing=lambda: self.capturing, synchronize=lambda: self.done.append("waited")
-        )
-        cuda = SimpleNamespace(Device=self._device, get_current_stream=lambda: stream)
-        self.cupy = SimpleNamespace(cuda=cuda, asarray=self._asarray)
-
-    def _device(self, number: int | None = None) -> Any:
-        number = self.device if number is None else number
-        waits = lambda: self.done.append(f"waited for GPU {number}")  # noqa: E731
-        return SimpleNamespace(id=number, synchronize=waits)
-
-    def _asarray(self, array: np.ndarray) -> np.ndarray:
-        self.done.append("uploaded")
-        return array.copy()
-
-    def build(self, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of 16 KiB."""
-        self.done.append("made")
-        return np.zeros(8 * KIB, np.uint8), np.zeros(8 * KIB, np.uint8)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    gpu = Gpu()
-    monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
-    return gpu
+from tests.cuda.fake_cupy import Gpu
 
 
 def mask(number: int) -> BlockMask:
@@ -59,7 +23,7 @@ def mask(number: int) -> BlockMask:
 
 
 #: Room for so many masks with one pair of lists each.
-THREE = 3 * (16 * KIB + 64)
+THREE = 3 * (16 * 1024 + 64)
 
 
 def there(kept: MaskArrays, gpu: Gpu, number: int, how: Any = "rows") -> bool:

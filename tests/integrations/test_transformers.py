@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may go online
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from fa_kernels.integrations import fixed_cache, kv_cache  # noqa: E402
 from fa_kernels.integrations import transformers as integration  # noqa: E402
 
 SIZES = {"vocab_size": 64, "initializer_range": 0.15}
@@ -306,8 +307,9 @@ def test_another_name_carries_its_own_options(seen: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["flash_lab", "my_sdpa", "eager"])
 def test_names_that_transformers_reads_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"name = '{name}'"):
-        integration.register(name)
+    for module in (integration, kv_cache, fixed_cache):
+        with pytest.raises(ValueError, match=f"name = '{name}'"):
+            module.register(name)
 
 
 @pytest.mark.parametrize(
