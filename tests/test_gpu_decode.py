@@ -12,7 +12,7 @@ import pytest
 import fa_kernels as fa
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.launch import available
-from fa_kernels.cuda.run_decode import block_rows, run_decode
+from fa_kernels.cuda.run_decode import block_rows, merges_on_chip, run_decode
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure.check import EPS
 from fa_kernels.traffic.decode_model import launched_decode
@@ -200,7 +200,7 @@ def test_decode_is_the_end_of_attention() -> None:
 
 
 @each_layout
-@pytest.mark.parametrize("num_splits", [1, 5])
+@pytest.mark.parametrize("num_splits", [1, 5, 9])
 def test_counters_are_the_model(problem: DecodeProblem, num_splits: int) -> None:
     given = on_gpu(make(problem, TOTALS))
     arrays = (given.pop(name) for name in ("q", "k_cache", "v_cache", "cache_seqlens"))
@@ -208,4 +208,5 @@ def test_counters_are_the_model(problem: DecodeProblem, num_splits: int) -> None
     counted = run_decode(q, k, v, lengths, problem, num_splits, count_traffic=True, **given)[2]
     rows = block_rows(problem, num_splits)
     assert counted is not None
-    assert launched_decode(problem, TOTALS, num_splits, rows).same_as(counted)
+    on_chip = merges_on_chip(problem, num_splits)
+    assert launched_decode(problem, TOTALS, num_splits, rows, on_chip).same_as(counted)

@@ -86,12 +86,14 @@ def _decode_launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
     """Decoding steps of one split and of several, with every option alone."""
     for dtype, head_dim in itertools.product(DTYPES, (20, 63, *MMA_HEAD_DIMS)):
         step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
-        for fields, num_splits in itertools.product(_DECODE_OPTIONS, (1, 8)):
+        for fields, num_splits in itertools.product(_DECODE_OPTIONS, (1, 2, 8)):
             yield plan(replace(step, **fields), num_splits)
         for option in ({"aligned": False}, {"whole_tiles": False}, {"count_traffic": True}):
             yield plan(step, 8, **option)
         for limit in _SMEM_PER_BLOCK:
-            yield plan(step, 8, limit_bytes=limit, sm_bytes=limit + KIB)
+            clusters = limit == HOPPER_SMEM_PER_BLOCK
+            yield plan(replace(step, batch=1), 8, clusters=clusters)
+            yield plan(step, 8, limit_bytes=limit, sm_bytes=limit + KIB, clusters=clusters)
 
 
 def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:

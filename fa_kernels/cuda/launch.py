@@ -54,6 +54,20 @@ def smem_per_sm_bytes() -> int:
     return _attribute(cupy.cuda.Device().id, "MaxSharedMemoryPerMultiprocessor")
 
 
+def has_clusters() -> bool:
+    """Whether blocks of the current GPU may form clusters, to read each other's shared memory."""
+    import cupy
+
+    return _arch(cupy.cuda.Device().id) >= 90
+
+
+@functools.cache
+def _arch(device_id: int) -> int:
+    import cupy
+
+    return int(cupy.cuda.Device(device_id).compute_capability)
+
+
 @functools.cache
 def _attribute(device_id: int, name: str) -> int:
     # CuPy asks the driver for every attribute there is: once per GPU, not several times per call.

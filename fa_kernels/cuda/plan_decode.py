@@ -23,6 +23,14 @@ STAGES = (3, 2)
 WORTH_A_SPLIT = 0.95
 #: Blocks of an SM that registers allow.
 MOST_BLOCKS = 4
+#: Blocks that any GPU with clusters has room for in one.
+MAX_CLUSTER = 8
+#: SMs of an H200.
+H200_SMS = 132
+#: K and V that a block with an SM to itself reads while splits leave their results in HBM and a
+#: second launch merges them; and how much longer it takes beside each other block there. Fitted to
+#: times of an H200 (docs/tried.md): they only choose between numbers of splits.
+MERGE_BYTES, CROWDED = 160 * 1024, 0.65
 #: What CUDA takes of an SM's shared memory for each block.
 RESERVED_BYTES = 1024
 
@@ -91,20 +99,35 @@ def _block_of(problem: DecodeProblem, warps: int, stages: int, sm_bytes: int) ->
     return DecodeBlock(warps, stages, layout, max(1, min(MOST_BLOCKS, fit)))
 
 
+def cluster_of(problem: DecodeProblem, num_splits: int, sms: int = H200_SMS) -> int:
+    """Blocks of a cluster that merges the splits on chip; 1: the merge is a launch of its own.
+
+    Clusters of more than two leave SMs empty unless each block has one to itself.
+    """
+    roomy = num_splits == 2 or _blocks(problem) * num_splits <= sms
+    return num_splits if 1 < num_splits <= MAX_CLUSTER and roomy else 1
+
+
+def _blocks(problem: DecodeProblem) -> int:
+    """Blocks of one split."""
+    return problem.batch * problem.nheads_kv * tiles(problem.rows, group_rows(problem))
+
+
 def default_splits(
     problem: DecodeProblem,
     sms: int,
     limit_bytes: int = HOPPER_SMEM_PER_BLOCK,
     sm_bytes: int = H200_SMEM_PER_SM,
+    clusters: bool = True,
 ) -> int:
-    """Into how many parts keys are split: the fewest that keep all of `sms` busy to the end.
+    """Into how many parts keys are split: the fewest that keep all of `sms` busy to the end, or
+    those of a cluster where saving the merge is worth more.
 
     The blocks of a call come in waves of as many as the GPU holds. Lengths are not known here, so
     all are taken to fill the cache.
     """
     block = decode_block(problem, limit_bytes, sm_bytes)
-    rows = tiles(problem.rows, group_rows(problem))
-    blocks = problem.batch * problem.nheads_kv * rows
+    blocks = _blocks(problem)
     at_once = sms * block.per_sm
     # Fewer keys are not worth a split of their own: a tile for each warp.
     most = max(1, problem.capacity // (block.warps * TILE_KEYS))
@@ -114,7 +137,18 @@ def default_splits(
         full = waves / -(-blocks * splits // at_once)
         if fullest < WORTH_A_SPLIT * full:
             best, fullest = splits, full
-    return best
+    if best == 1 or not clusters:
+        return best
+    able = [n for n in range(2, min(MAX_CLUSTER, most) + 1) if cluster_of(problem, n, sms) > 1]
+
+    def estimate(splits: int) -> float:  # in keys of a block alone
+        waves = -(-blocks * splits // at_once)
+        beside = min(block.per_sm, -(-blocks * splits // sms)) - 1
+        keys = problem.capacity / splits * waves * (1 + CROWDED * beside)
+        merges = splits != cluster_of(problem, splits, sms)
+        return keys + merges * MERGE_BYTES / (2 * problem.head_dim * problem.itemsize)
+
+    return min(best, *able, key=estimate) if able else best
 
 
 def plan_decode(
@@ -126,6 +160,8 @@ def plan_decode(
     count_traffic: bool = False,
     limit_bytes: int = HOPPER_SMEM_PER_BLOCK,
     sm_bytes: int = H200_SMEM_PER_SM,
+    clusters: bool = True,
+    sms: int = H200_SMS,
 ) -> LaunchPlan:
     """Plan of 07_decode_split_kv: append, if there is something new, the splits, and their merge.
 
@@ -135,6 +171,8 @@ def plan_decode(
         whole_tiles: rows of k and v lie behind one another: from sm_90 on a tile is one copy.
         count_traffic: compile the in-kernel byte counters in.
         limit_bytes, sm_bytes: as `decode_block`.
+        clusters: splits may be merged in clusters of blocks, which sm_90 and later have.
+        sms: SMs of the GPU, for which clusters are made.
 
     Raises:
         NotImplementedError: fp32.
@@ -148,6 +186,7 @@ def plan_decode(
         )
     block = decode_block(p, limit_bytes, sm_bytes)
     rows, threads, layout = group_rows(p), 32 * block.warps, block.layout
+    cluster = cluster_of(p, num_splits, sms) if clusters else 1
     macros = {
         "IO_BITS": IO_BITS[p.dtype],
         "IO_BF16": int(p.dtype == "bfloat16"),
@@ -158,6 +197,7 @@ def plan_decode(
         "THREADS": threads,
         "STAGES": block.stages,
         "STEP_TILES": 1,
+        "CLUSTER": cluster,
         "MAX_SPLITS": MAX_SPLITS,
         "SWIZZLE": 1,
         "ALIGNED": int(aligned),
@@ -173,10 +213,9 @@ def plan_decode(
         chunks = p.batch * p.nheads_kv * p.seqlen_new * tiles(p.head_dim, 8)
         grid = checked_grid("decode_split_kv_append", tiles(chunks, threads))
         steps.append(LaunchStep("decode_split_kv_append", grid, threads, 0))
-    blocks = p.batch * p.nheads_kv * tiles(p.rows, rows) * num_splits
-    grid = checked_grid("decode_split_kv_attend", blocks)
+    grid = checked_grid("decode_split_kv_attend", _blocks(p) * num_splits)
     steps.append(LaunchStep("decode_split_kv_attend", grid, threads, layout.smem_bytes))
-    if num_splits > 1:
+    if num_splits > cluster:
         grid = checked_grid("decode_split_kv_merge", p.batch * p.nheads * p.seqlen_q)
         static = 4 * (MAX_SPLITS + block.warps * padded_head_dim(p.head_dim) + 1)
         steps.append(LaunchStep("decode_split_kv_merge", grid, threads, 0, static))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda.arguments import rows_aligned, usable, used_in_place, with_strides
-from fa_kernels.cuda.launch import launch, smem_limit_bytes, smem_per_sm_bytes
+from fa_kernels.cuda.launch import has_clusters, launch, smem_limit_bytes, smem_per_sm_bytes
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.plan_decode import default_splits, plan_decode
 from fa_kernels.cuda.recipe_backward import Record
@@ -38,8 +38,11 @@ def planned(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPl
 
 
 def planned_here(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
-    """`planned` for the shared memory of the current GPU, unless `options` name another."""
-    limits = {"limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes()}
+    """`planned` for the current GPU's shared memory and clusters, unless `options` name others."""
+    limits = {
+        "limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes(),
+        "clusters": has_clusters(), "sms": _sms(_device()),
+    }  # fmt: skip
     return planned(problem, num_splits, **limits | options)
 
 
@@ -48,12 +51,21 @@ def block_rows(problem: DecodeProblem, num_splits: int) -> int:
     return int(planned(problem, num_splits).macros["GROUP_ROWS"])
 
 
+def merges_on_chip(problem: DecodeProblem, num_splits: int, **limits: Any) -> bool:
+    """Whether a cluster of blocks merges the splits, so that they leave nothing in HBM."""
+    return int(planned_here(problem, num_splits, **limits).macros["CLUSTER"]) > 1
+
+
 def chosen_splits(problem: DecodeProblem) -> int:
     """As many splits as the current GPU has use for."""
+    smem = (smem_limit_bytes(), smem_per_sm_bytes())
+    return default_splits(problem, _sms(_device()), *smem, has_clusters())
+
+
+def _device() -> int:
     import cupy
 
-    sms = _sms(cupy.cuda.Device().id)
-    return default_splits(problem, sms, smem_limit_bytes(), smem_per_sm_bytes())
+    return int(cupy.cuda.Device().id)
 
 
 @functools.cache
@@ -75,7 +87,7 @@ def run_decode(
     v_new: Any = None,
     block_table: Any = None,
     count_traffic: bool = False,
-    limits: Mapping[str, int] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Any, Traffic | None]:
     """07_decode_split_kv on CuPy arrays; the caches are written where there is something new.
 
@@ -83,7 +95,7 @@ def run_decode(
         q, k_cache, v_cache, k_new, v_new, block_table: shapes as `fa.decode`.
         cache_seqlens: int32 (batch,) on the GPU, or one number.
         count_traffic: also count bytes in the kernels.
-        limits: `limit_bytes` and `sm_bytes` of `plan_decode`, in place of those of the GPU.
+        limits: `limit_bytes`, `sm_bytes`, `clusters` of `plan_decode`, in place of the GPU's.
 
     Returns:
         out like q, contiguous; lse (batch, nheads, seqlen_q) fp32; the in-kernel counters or None.
@@ -95,7 +107,7 @@ def run_decode(
 
     lengths = None if isinstance(cache_seqlens, int) else cache_seqlens
     _refuse_mismatch(problem, q, k_cache, v_cache, k_new, v_new, block_table, lengths)
-    rooms = _rooms(problem, num_splits, q.dtype, lengths is None)
+    rooms = _rooms(problem, _left(problem, num_splits, limits), q.dtype, lengths is None)
     if lengths is None:  # by a kernel, which a graph can hold
         lengths = rooms.pop()
         lengths.fill(cache_seqlens)
@@ -136,7 +148,7 @@ def prepare_decode(
     _refuse_mismatch(problem, q, k_cache, v_cache, k_new, v_new, block_table, cache_seqlens)
     given = tuple(None if x is None else x.view() for x in given)  # one twice has two places
     record = Record([x for x in given if x is not None])
-    rooms = _rooms(problem, num_splits, q.dtype, False, record.empty)
+    rooms = _rooms(problem, _left(problem, num_splits), q.dtype, False, record.empty)
     for launched in _launches(_Arrays(*given, *rooms), problem, num_splits, {}):
         record.launch(*launched)
     return DecodeRecipe(record, problem)
@@ -212,15 +224,21 @@ def _pages(problem: DecodeProblem, block_table: Any) -> tuple[Any, ...]:
     return block_table, np.int64(stride), np.int32(problem.page_size or 0)
 
 
+def _left(problem: DecodeProblem, num_splits: int, limits: Mapping[str, Any] | None = None) -> int:
+    """Splits that leave out and lse in HBM for a merge; 0 for one, or where a cluster merges."""
+    on_chip = num_splits == 1 or merges_on_chip(problem, num_splits, **(limits or {}))
+    return 0 if on_chip else num_splits
+
+
 def _rooms(
     problem: DecodeProblem,
-    num_splits: int,
+    left: int,
     dtype: Any,
     with_lengths: bool,
     empty: Callable[..., Any] | None = None,
 ) -> list[Any]:
-    """out, lse, partial out and lse (lse in their place for one split) and, if they are to be
-    filled in, the lengths; by `empty`, else on the GPU.
+    """out, lse, partial out and lse of the splits that leave some (lse in their place where none
+    does) and, if they are to be filled in, the lengths; by `empty`, else on the GPU.
 
     While a CUDA graph is captured they share one buffer, which lives as long as `out` does: the
     workspace of a graph must not be handed to somebody else between its replays.
@@ -229,18 +247,15 @@ def _rooms(
 
     of_rows = problem.q_shape[:3]
     wanted: list[tuple[tuple[int, ...], Any]] = [(problem.q_shape, dtype), (of_rows, np.float32)]
-    if num_splits > 1:
-        wanted += [
-            ((num_splits, *problem.q_shape), np.float32),
-            ((num_splits, *of_rows), np.float32),
-        ]
+    if left:
+        wanted += [((left, *problem.q_shape), np.float32), ((left, *of_rows), np.float32)]
     if with_lengths:
         wanted.append(((problem.batch,), np.int32))
     if empty is None and capturing():
         made = _in_one_buffer(wanted)
     else:
         made = [(empty or cupy.empty)(*one) for one in wanted]
-    if num_splits == 1:
+    if not left:
         made[2:2] = [made[1], made[1]]  # valid addresses that are not looked at
     return made
 

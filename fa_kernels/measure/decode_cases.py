@@ -28,7 +28,7 @@ LAYOUTS = ("bhsd", "bshd", "unaligned")
 class DecodeCase:
     """One thing to verify: a problem, the tokens of each sequence (new ones included), splits.
 
-    `little_smem`: planned for the shared memory of sm_86 and 89, also where there is more.
+    `little_smem`: planned for sm_86 and 89, with their shared memory and without clusters.
     """
 
     problem: DecodeProblem
@@ -44,9 +44,10 @@ class DecodeCase:
         return self.layout != "unaligned" and self.problem.head_dim % 8 == 0
 
     @property
-    def limits(self) -> dict[str, int]:
-        """What `plan_decode` is told of shared memory; empty: what the GPU has."""
-        return {"limit_bytes": 99 * KIB, "sm_bytes": 100 * KIB} if self.little_smem else {}
+    def limits(self) -> dict[str, Any]:
+        """What `plan_decode` is told of the GPU; empty: what it is."""
+        little = {"limit_bytes": 99 * KIB, "sm_bytes": 100 * KIB, "clusters": False}
+        return little if self.little_smem else {}
 
     @property
     def builds(self) -> dict[str, Any]:
@@ -75,16 +76,17 @@ def decode_cases() -> Iterator[DecodeCase]:
     """All of them; those with new tokens leave room for these in every sequence."""
     for d, dtype, splits in itertools.product(HEAD_DIMS, DTYPES, (1, 3)):
         yield DecodeCase(problem_of(d, dtype), TOTALS, splits)
-    for d, dtype, page, splits in itertools.product((64, 128), DTYPES, PAGES, (1, 7)):
+    # Up to 8 splits are merged in a cluster where the GPU has them, more in HBM.
+    for d, dtype, page, splits in itertools.product((64, 128), DTYPES, PAGES, (1, 7, 12)):
         problem = problem_of(d, dtype, page_size=page, seqlen_new=1)
         yield DecodeCase(problem, _with_new(problem), splits)
-    for d, splits in itertools.product((20, 63, 256), (1, 3)):
+    for d, splits in itertools.product((20, 63, 256), (1, 3, 9)):
         problem = problem_of(d, "float16", page_size=32, seqlen_new=3)
         yield DecodeCase(problem, _with_new(problem), splits)
     yield from _row_cases()
-    for splits in (2, 5, 16, 64, 65, 128):
+    for splits in (2, 5, 8, 9, 16, 64, 65, 128):
         yield DecodeCase(problem_of(128, "bfloat16"), TOTALS, splits)
-    for d, layout, splits in itertools.product((63, 64, 128), LAYOUTS[1:], (1, 3)):
+    for d, layout, splits in itertools.product((63, 64, 128), LAYOUTS[1:], (1, 3, 9)):
         problem = problem_of(d, "float16", seqlen_new=2)
         yield DecodeCase(problem, _with_new(problem), splits, layout)
     for d, dtype, splits in itertools.product((64, 160, 256), DTYPES, (1, 3)):
@@ -105,14 +107,14 @@ def _row_cases() -> Iterator[DecodeCase]:
     the next, and before their sequence begins."""
     for rows, (nheads, nheads_kv) in itertools.product((2, 5, 17), ((3, 3), (8, 2), (8, 1))):
         heads = {"nheads": nheads, "nheads_kv": nheads_kv, "seqlen_q": rows}
-        for dtype, splits in zip(DTYPES, (1, 4), strict=True):
+        for dtype, splits in ((DTYPES[0], 1), (DTYPES[1], 4), (DTYPES[0], 10)):
             problem = problem_of(64, dtype, seqlen_new=rows, **heads)
             yield DecodeCase(problem, _with_new(problem), splits)
             yield DecodeCase(replace(problem, seqlen_new=0), TOTALS, splits)
     windows = ((0, 0), (5, None), (100, 7))
     for window, rows, page in itertools.product(windows, (1, 4), (None, 16)):
         pages = {} if page is None else {"page_size": page}
-        for splits in (1, 3):
+        for splits in (1, 3, 9):
             problem = problem_of(64, "bfloat16", window=window, seqlen_q=rows, **pages)
             yield DecodeCase(problem, TOTALS, splits)
 
@@ -126,7 +128,7 @@ def small_decode_cases() -> Iterator[DecodeCase]:
     """For a tool that runs kernels hundreds of times slower."""
     totals = (0, 1, 77, 96)
     plain = DecodeProblem(4, 4, 2, 1, 0, 96, 64, "float16")
-    for splits in (1, 3):
+    for splits in (1, 3, 9):
         yield DecodeCase(plain, totals, splits)
     more: dict[str, Any] = {"seqlen_q": 3, "seqlen_new": 2, "dtype": "bfloat16"}
     totals = (2, 3, 77, 96)

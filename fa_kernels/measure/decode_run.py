@@ -16,6 +16,7 @@ from fa_kernels.cuda.run_decode import (
     DECODE_KERNEL,
     MIN_ARCH,
     block_rows,
+    merges_on_chip,
     planned_here,
     prepare_decode,
     run_decode,
@@ -79,7 +80,7 @@ def _our_contender(name: str, ours: Ours, point: DecodePoint) -> Contender:
     p = point.attention
     step, detail = ours.problem(p), ours.detail(p)
     copies = (max(1, ours.layers) if ours.page_size else max(0, ours.layers - 1)) * step.cache_bytes
-    workspace = copies + step.partial_bytes(ours.splits(p))
+    workspace = copies + step.partial_bytes(ours.splits(p))  # at most: a cluster leaves nothing
     return Contender(
         records.OURS, name, None, workspace, prepare, refuse,
         None if ours.layers else count, name_kernels=lambda call: detail,
@@ -154,7 +155,8 @@ def _counted(ours: Ours, q: Any, k: Any, v: Any, p: AttentionProblem) -> Traffic
     step, splits = ours.problem(p), ours.splits(p)
     counted = run_decode(q, k, v, lengths, step, splits, count_traffic=True, **options)[2]
     rows = block_rows(step, splits)
-    model = launched_decode(step, [p.seqlen_k] * p.batch, splits, rows)
+    on_chip = merges_on_chip(step, splits)
+    model = launched_decode(step, [p.seqlen_k] * p.batch, splits, rows, on_chip)
     if counted is None or not model.same_as(counted):
         raise RuntimeError(f"{step.describe()}: counters {counted} differ from the model {model}")
     return counted

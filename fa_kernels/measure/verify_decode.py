@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
-from fa_kernels.cuda.run_decode import DTYPES, block_rows, planned_here, run_decode
+from fa_kernels.cuda.run_decode import (
+    DTYPES,
+    block_rows,
+    merges_on_chip,
+    planned_here,
+    run_decode,
+)
 from fa_kernels.measure import memory
 from fa_kernels.measure.check import Check, Truth
 from fa_kernels.measure.decode_cases import (
@@ -57,7 +63,8 @@ def decode_case_faults(case: DecodeCase, inputs: DecodeInputs, tally: Tally) -> 
     if not bool((again == out).all()):
         faults.append("the output changes when the counters are compiled in")
     rows = block_rows(p, case.num_splits)
-    model = launched_decode(p, case.totals, case.num_splits, rows)
+    on_chip = merges_on_chip(p, case.num_splits, **case.limits)
+    model = launched_decode(p, case.totals, case.num_splits, rows, on_chip)
     if counted is None or not model.same_as(counted):
         faults.append(f"counters {counted} differ from the model {model}")
     if not faults and not tally.failures and case.scale_inputs == 1.0:
@@ -112,23 +119,27 @@ def _appended(cache: Any, new: Any, case: DecodeCase, inputs: DecodeInputs) -> A
 # -- one small shape each -------------------------------------------------------------------
 
 
+#: A cluster's, and more than a cluster has blocks.
+_SPLITS = (3, 9)
+
+
 def _small(dtype: str, paged: bool, num_splits: int = 3) -> DecodeCase:
     pages = {"page_size": 32} if paged else {}
     problem = problem_of(64, dtype, seqlen_q=2, seqlen_new=1, **pages)
     return DecodeCase(problem, (1, 2, 16, 17, 333, 1000, 1024), num_splits)
 
 
-def decode_repeats_agree(dtype: str, paged: bool) -> list[str]:
+def decode_repeats_agree(dtype: str, paged: bool, num_splits: int) -> list[str]:
     """Faults where one of `REPEATS` equal calls gives other bits of out or lse."""
-    case = _small(dtype, paged)
+    case = _small(dtype, paged, num_splits)
     inputs = make_decode_inputs(case, 0)
     changed = changed_names(("out", "lse"), lambda: _run(case, inputs)[:2])
     return [f"{name} changes within {REPEATS} runs ({dtype})" for name in changed]
 
 
-def nan_leaves_its_decode_row(dtype: str, value: float) -> list[str]:
+def nan_leaves_its_decode_row(dtype: str, value: float, num_splits: int) -> list[str]:
     """Faults where `value` (NaN or inf) in one query row changes any other row of out or lse."""
-    case = _small(dtype, paged=False)
+    case = _small(dtype, False, num_splits)
     inputs = make_decode_inputs(case, 0)
     clean_out, clean_lse, _ = _run(case, inputs)
     q = inputs.q.copy()
@@ -163,11 +174,11 @@ def lengths_are_clamped(dtype: str, paged: bool) -> list[str]:
     return faults
 
 
-def graph_agrees(dtype: str, paged: bool) -> list[str]:
+def graph_agrees(dtype: str, paged: bool, num_splits: int) -> list[str]:
     """Faults where a captured call, replayed with other values, is not the call itself."""
     import cupy
 
-    case = _small(dtype, paged)
+    case = _small(dtype, paged, num_splits)
     inputs = make_decode_inputs(case, 2)
     _run(case, inputs)  # compiles
     cupy.cuda.Device().synchronize()  # the other stream does not wait for this one
@@ -227,11 +238,15 @@ def verify_decode(kernel: str, share: Share, tally: Tally, threads: int = 32) ->
 def _more() -> Iterator[tuple[Callable[[], list[str]], str]]:
     for dtype, paged in itertools.product(DTYPES, (False, True)):
         where = f"{dtype}, {'pages' if paged else 'contiguous'}"
-        yield partial(decode_repeats_agree, dtype, paged), f"{DECODE} repeated, {where}"
         yield partial(lengths_are_clamped, dtype, paged), f"{DECODE} lengths, {where}"
-        yield partial(graph_agrees, dtype, paged), f"{DECODE} in a graph, {where}"
-    for dtype, value in itertools.product(DTYPES, (np.nan, np.inf)):
-        yield partial(nan_leaves_its_decode_row, dtype, value), f"{DECODE} {value}"
+        for splits in _SPLITS:
+            what = f"{DECODE} in a graph, {where}, {splits} splits"
+            yield partial(graph_agrees, dtype, paged, splits), what
+            repeated = partial(decode_repeats_agree, dtype, paged, splits)
+            yield repeated, f"{DECODE} repeated, {where}, {splits} splits"
+    for dtype, value, splits in itertools.product(DTYPES, (np.nan, np.inf), _SPLITS):
+        leaves = partial(nan_leaves_its_decode_row, dtype, value, splits)
+        yield leaves, f"{DECODE} {value}, {splits} splits"
 
 
 def launch_small_decode_cases() -> int:

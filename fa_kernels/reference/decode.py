@@ -103,6 +103,7 @@ def flash_decode(
     *,
     block_table: Array | None = None,
     block_rows: int | None = None,
+    merged_on_chip: bool = False,
     hbm: Hbm | None = None,
 ) -> tuple[Array, Array]:
     """Attention of the last rows of each sequence over its cache, in `num_splits` parts.
@@ -114,6 +115,7 @@ def flash_decode(
         totals: tokens of each sequence, new ones included.
         block_rows: rows of a k/v head that share a read of its keys; None: all. The result does
             not depend on it, the bytes do.
+        merged_on_chip: what the splits leave for their merge stays out of `hbm`.
         hbm: the memory to load from and store to (counted when it is a `CountingHbm`).
 
     Returns:
@@ -130,7 +132,8 @@ def flash_decode(
         lse_b = lse[b].reshape(problem.nheads_kv, problem.rows)
         for first in range(0, problem.rows, step):
             rows = slice(first, min(first + step, problem.rows))
-            block = _Block(q_b[:, rows], cache, totals[b], rows, problem, hbm)
+            between = Hbm() if merged_on_chip else hbm
+            block = _Block(q_b[:, rows], cache, totals[b], rows, problem, hbm, between)
             block.attend(num_splits, out_b[:, rows], lse_b[:, rows])  # views of out and lse
     return out, lse
 
@@ -150,6 +153,7 @@ class _Block:
     rows: slice
     problem: DecodeProblem
     hbm: Hbm
+    between: Hbm  # where splits leave what their merge reads
 
     def attend(self, num_splits: int, out: Array, lse: Array) -> None:
         """All splits and, if there are several, their merge, into out and lse."""
@@ -163,9 +167,10 @@ class _Block:
         partial_lse = np.empty((num_splits, *lse.shape), lse.dtype)
         partial_out = np.zeros((*partial_lse.shape, p.head_dim), lse.dtype)
         for s, state in enumerate(states):
-            hbm.store("lse", partial_lse[s], state.lse())
-            hbm.store("out", partial_out[s], _output(state), saw_a_key(partial_lse[s])[..., None])
-        merged, merged_lse = merge(partial_out, partial_lse, hbm)
+            self.between.store("lse", partial_lse[s], state.lse())
+            seen = saw_a_key(partial_lse[s])[..., None]
+            self.between.store("out", partial_out[s], _output(state), seen)
+        merged, merged_lse = merge(partial_out, partial_lse, self.between)
         hbm.store("out", out, merged)
         hbm.store("lse", lse, merged_lse)
 

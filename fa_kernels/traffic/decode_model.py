@@ -17,7 +17,11 @@ _WORD = 4
 
 
 def launched_decode(
-    problem: DecodeProblem, totals: Sequence[int], num_splits: int, block_rows: int
+    problem: DecodeProblem,
+    totals: Sequence[int],
+    num_splits: int,
+    block_rows: int,
+    merged_on_chip: bool = False,
 ) -> Traffic:
     """What 07_decode_split_kv and its append and merge move.
 
@@ -32,14 +36,18 @@ def launched_decode(
     Args:
         totals: tokens of each sequence, new ones included.
         block_rows: rows of a k/v head in one block, GROUP_ROWS of the plan.
+        merged_on_chip: a cluster of blocks merges the splits; nothing partial is moved.
     """
     total = Traffic()
     for tokens, times in Counter(map(int, totals)).items():
-        total = total.plus(_of_sequence(problem, tokens, num_splits, block_rows).times(times))
+        of_one = _of_sequence(problem, tokens, num_splits, block_rows, merged_on_chip)
+        total = total.plus(of_one.times(times))
     return total
 
 
-def _of_sequence(problem: DecodeProblem, total: int, num_splits: int, block_rows: int) -> Traffic:
+def _of_sequence(
+    problem: DecodeProblem, total: int, num_splits: int, block_rows: int, merged_on_chip: bool
+) -> Traffic:
     p, heads = problem, problem.nheads_kv
     blocks = -(-p.rows // block_rows)
     splits = split_tiles(total, p.seqlen_q, p.left, num_splits)
@@ -57,7 +65,7 @@ def _of_sequence(problem: DecodeProblem, total: int, num_splits: int, block_rows
     if p.paged:
         read["mask"] = heads * blocks * sum(tiles) * _WORD
         read["mask"] += append_chunks(p) // p.batch * _WORD
-    if num_splits > 1:
+    if num_splits > 1 and not merged_on_chip:
         out = heads * seen_rows(p, total, splits) * p.head_dim * _WORD
         lse = heads * p.rows * num_splits * _WORD
         read |= {"out": out, "lse": lse}
@@ -83,7 +91,11 @@ def seen_rows(problem: DecodeProblem, total: int, splits: Sequence[tuple[int, in
 
 
 def count_decode(
-    problem: DecodeProblem, totals: Sequence[int], num_splits: int, block_rows: int
+    problem: DecodeProblem,
+    totals: Sequence[int],
+    num_splits: int,
+    block_rows: int,
+    merged_on_chip: bool = False,
 ) -> Traffic:
     """Run the reference on arrays of ones and count what it moves, tile by tile."""
     dtype, hbm = countable(problem.dtype), CountingHbm()
@@ -98,6 +110,6 @@ def count_decode(
         append(k, v, new, new, before, problem, table, hbm)
     flash_decode(
         np.ones(problem.q_shape, dtype), k, v, totals, problem, num_splits,
-        block_table=table, block_rows=block_rows, hbm=hbm,
+        block_table=table, block_rows=block_rows, merged_on_chip=merged_on_chip, hbm=hbm,
     )  # fmt: skip
     return hbm.traffic()

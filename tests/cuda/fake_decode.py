@@ -230,9 +230,11 @@ def _split_kv(plan: Any, args: list[Any]) -> None:
     out, lse = flash_decode(
         a["q"], a["k"], a["v"], totals, problem, a["num_splits"], hbm=hbm,
         block_table=a.get("block_table"), block_rows=plan.macros["GROUP_ROWS"],
+        merged_on_chip=plan.macros["CLUSTER"] > 1,
     )  # fmt: skip
     _add(a["totals"], hbm)  # with what the merge moves
-    if a["num_splits"] == 1:
+    assert plan.macros["CLUSTER"] in (1, a["num_splits"])
+    if plan.macros["CLUSTER"] == a["num_splits"]:
         a["out"][...], a["lse"][...] = out, lse
         return
     assert a["partial_out"].shape == (a["num_splits"], *out.shape)

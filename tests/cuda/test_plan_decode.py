@@ -11,6 +11,7 @@ from fa_kernels.cuda.compile import compile_report
 from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.cuda.plan_decode import (
     MOST_BLOCKS,
+    cluster_of,
     decode_block,
     default_splits,
     group_rows,
@@ -113,7 +114,7 @@ def test_splits_fill_the_blocks_that_the_sms_really_hold(gpu: str, batch: int) -
     """As few as fill them within 5% of what any number of splits can."""
     limit, sm, sms = GPUS[gpu]
     for problem in (replace(p, batch=batch) for p in SIZES):
-        splits = default_splits(problem, sms, limit, sm)
+        splits = default_splits(problem, sms, limit, sm, clusters=False)
         full = [fullness(problem, gpu, n) for n in range(1, 129)]
         assert full[splits - 1] >= 0.95 * max(full)
         assert all(other < full[splits - 1] for other in full[: splits - 1])
@@ -123,15 +124,61 @@ def test_an_a100_holds_fewer_blocks_for_each_of_its_sms() -> None:
     """At d = 64 three blocks of 3 stages, where an H200's SM has room for four."""
     one = replace(ONE, batch=1, head_dim=64)
     a100, h200 = ((limit, sm) for limit, sm, _ in (GPUS["A100"], GPUS["H200"]))
-    assert default_splits(one, 108, *a100) == 39  # 8 * 39 = 312 of 324
-    assert default_splits(one, 108, *h200) == 54  # 8 * 54 = 432 of 432
+    assert default_splits(one, 108, *a100, clusters=False) == 39  # 8 * 39 = 312 of 324
+    assert default_splits(one, 108, *h200, clusters=False) == 54  # 8 * 54 = 432 of 432
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 64])
+def test_a_cluster_is_two_blocks_or_has_an_sm_for_each(batch: int) -> None:
+    for problem in (replace(p, batch=batch) for p in SIZES):
+        blocks = batch * problem.nheads_kv * -(-problem.rows // group_rows(problem))
+        assert cluster_of(problem, 1) == 1 and cluster_of(problem, 2) == 2
+        for splits in range(3, 12):
+            roomy = blocks * splits <= 132 and splits <= 8
+            assert cluster_of(problem, splits) == (splits if roomy else 1)
+
+
+def test_what_a_cluster_merges_has_no_launch_for_it() -> None:
+    one = replace(ONE, batch=1)
+    entries = [
+        [step.entry.rpartition("_")[2] for step in plan.steps]
+        for plan in (
+            plan_decode(one, 8), plan_decode(one, 9), plan_decode(one, 8, clusters=False),
+            plan_decode(one, 8, sms=63), plan_decode(one, 1),
+        )
+    ]  # fmt: skip
+    merged = ["attend", "merge"]
+    assert entries == [["attend"], merged, merged, merged, ["attend"]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "nheads_kv", "tokens", "splits", "cluster"),
+    [
+        (16, 8, 8192, 2, True),
+        (1, 8, 65536, 33, False),
+        (1, 8, 8192, 33, False),
+        (1, 8, 1024, 8, True),
+        (1, 8, 256, 4, True),
+        (2, 8, 4096, 8, True),
+        (4, 8, 4096, 4, True),
+        (4, 8, 8192, 8, False),
+        (64, 8, 4096, 1, False),
+    ],
+)
+def test_a_cluster_is_taken_where_it_was_faster(
+    batch: int, nheads_kv: int, tokens: int, splits: int, cluster: bool
+) -> None:
+    """What docs/tried.md has of an H200."""
+    problem = replace(ONE, batch=batch, nheads_kv=nheads_kv, max_seqlen=tokens)
+    assert default_splits(problem, 132) == splits
+    assert (cluster_of(problem, splits) > 1) is cluster
 
 
 def test_few_keys_are_not_split_below_a_tile_for_each_warp() -> None:
     short = replace(ONE, batch=1, max_seqlen=200, head_dim=256)
     assert default_splits(short, 132) == 200 // 64
     limit, sm, sms = GPUS["4090"]
-    assert default_splits(short, sms, limit, sm) == 200 // 32
+    assert default_splits(short, sms, limit, sm, clusters=False) == 200 // 32
 
 
 @pytest.mark.parametrize(("arch", "gpu"), [(80, "A100"), (89, "4090"), (90, "H200")])
@@ -141,8 +188,9 @@ def test_the_largest_heads_compile_without_spills(arch: int, gpu: str) -> None:
     limits = SM_LIMITS[arch]
     assert (limits.smem_per_block_bytes, limits.smem_bytes) == (limit, sm)
     problem = replace(MANY, head_dim=MAX_HEAD_DIM)
-    plan = plan_decode(problem, 8, limit_bytes=limit, sm_bytes=sm)
-    report = compile_report(plan.kernel, plan.macros, f"sm_{arch}")
-    assert {step.entry for step in plan.steps} <= set(report.registers)
-    assert report.spill_bytes == 0
-    assert plan.macros["WARPS"] == (2 if arch == 89 else 4)
+    for splits in (2, 9):
+        plan = plan_decode(problem, splits, limit_bytes=limit, sm_bytes=sm, clusters=arch >= 90)
+        report = compile_report(plan.kernel, plan.macros, f"sm_{arch}")
+        assert {step.entry for step in plan.steps} <= set(report.registers)
+        assert report.spill_bytes == 0
+        assert plan.macros["WARPS"] == (2 if arch == 89 else 4)

@@ -40,7 +40,7 @@ def run(step: Step, num_splits: int, lengths: Any = None, **options: Any) -> Any
     return run_decode(q, k, v, lengths, step.problem, num_splits, **new | options)
 
 
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("num_splits", [1, 3, 9])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_arguments_are_what_the_kernels_take(gpu: Gpu, name: str, num_splits: int) -> None:
     step = make(PROBLEMS[name], TOTALS)
@@ -52,14 +52,14 @@ def test_arguments_are_what_the_kernels_take(gpu: Gpu, name: str, num_splits: in
     entries = ["decode_split_kv_append"] * (step.problem.seqlen_new > 0) + [
         "decode_split_kv_attend"
     ]
-    assert gpu.entries == entries + ["decode_split_kv_merge"] * (num_splits > 1)
+    assert gpu.entries == entries + ["decode_split_kv_merge"] * (num_splits > 8)
 
 
 TYPES: dict[str, Any] = {"int": np.int32, "i64": np.int64, "float": np.float32}
 ELEMENTS = {"float*": "float32", "int*": "int32", "io_t*": "float16", "u64*": "uint64"}
 
 
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("num_splits", [1, 3, 9])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_arguments_are_those_of_the_source(gpu: Gpu, name: str, num_splits: int) -> None:
     """Their number, widths and kinds; of arrays the dtype."""
@@ -77,11 +77,23 @@ def test_arguments_are_those_of_the_source(gpu: Gpu, name: str, num_splits: int)
 
 
 def test_counters_are_the_last_argument_of_every_launch(gpu: Gpu) -> None:
-    _, _, counted = run(make(PLAIN, TOTALS), 2, count_traffic=True)
-    rows = subject.block_rows(PLAIN, 2)
-    assert counted is not None and counted.same_as(launched_decode(PLAIN, TOTALS, 2, rows))
-    (totals,) = {id(args[-1]): args[-1] for _, _, args in gpu.launches}.values()
-    assert totals.dtype == np.uint64 and len(gpu.launches) == 3
+    for splits, launches in ((2, 2), (9, 3)):  # merged in a cluster; by a launch
+        gpu.launches.clear()
+        _, _, counted = run(make(PLAIN, TOTALS), splits, count_traffic=True)
+        rows, on_chip = subject.block_rows(PLAIN, splits), splits == 2
+        assert subject.merges_on_chip(PLAIN, splits) is on_chip
+        model = launched_decode(PLAIN, TOTALS, splits, rows, on_chip)
+        assert counted is not None and counted.same_as(model)
+        (totals,) = {id(args[-1]): args[-1] for _, _, args in gpu.launches}.values()
+        assert totals.dtype == np.uint64 and len(gpu.launches) == launches
+
+
+def test_what_a_cluster_merges_leaves_nothing_in_hbm(gpu: Gpu) -> None:
+    run(make(PLAIN, TOTALS), 3)
+    assert len(gpu.made) == 2, "out and lse"
+    gpu.made.clear()
+    run(make(PLAIN, TOTALS), 3, limits={"clusters": False})
+    assert len(gpu.made) == 4
 
 
 def test_one_number_is_filled_in_on_the_gpu(gpu: Gpu) -> None:
@@ -96,12 +108,12 @@ def test_one_number_is_filled_in_on_the_gpu(gpu: Gpu) -> None:
 
 def test_a_graph_keeps_its_workspace_as_long_as_its_result(gpu: Gpu) -> None:
     step = make(PLAIN, (20, 20))
-    eager, _, _ = run(step, 3, lengths=18)
+    eager, _, _ = run(step, 9, lengths=18)
     assert len(gpu.made) == 5, "out, lse, both partial ones and the lengths"
     gpu.made.clear()
     stream = gpu.cupy.cuda.Stream(non_blocking=True)
     stream.begin_capture()
-    out, lse, _ = run(step, 3, lengths=18)
+    out, lse, _ = run(step, 9, lengths=18)
     stream.end_capture().launch(stream)
     (buffer,) = gpu.made
     for array in (out, lse, *gpu.launches[-2][2][9:12]):
@@ -161,9 +173,12 @@ def test_a_plan_is_made_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "plan_decode", counting)
     subject.planned.cache_clear()
     step = make(PLAIN, TOTALS)
+    run(step, 2)
+    once = len(made)
+    assert once <= 2, "for these arrays; of its splits alone"
     for _ in range(3):
         run(step, 2)
-    assert len(made) == 1
+    assert len(made) == once
 
 
 @pytest.mark.usefixtures("gpu")

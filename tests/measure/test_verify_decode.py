@@ -75,7 +75,7 @@ def test_the_cases_are_those_that_were_promised() -> None:
 def test_an_honest_kernel_passes(gpu: Gpu) -> None:
     tally = verified()
     assert (tally.failures, tally.skipped) == (0, 0)
-    assert tally.cases == len(CASES) + 16
+    assert tally.cases == len(CASES) + 28
     errors = tally.variants[subject.DECODE]
     assert set(errors.max_abs_err["out"]) == set(DTYPES) and 0 < errors.worst_ratio <= 1
     assert gpu.entries.count("decode_split_kv_append") > 0
@@ -158,7 +158,7 @@ def test_a_graph_that_reads_the_lengths_too_early_fails(monkeypatch: pytest.Monk
     monkeypatch.setattr(Gpu, "launch", early)
     gpu = install(monkeypatch)
     assert not gpu.launches
-    assert "out of a graph is another" in "".join(subject.graph_agrees("float16", False))
+    assert "out of a graph is another" in "".join(subject.graph_agrees("float16", False, 3))
 
 
 @pytest.mark.usefixtures("gpu")
@@ -171,7 +171,7 @@ def test_nan_that_spreads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     wrong(kernels, "decode_split_kv_attend", spread)
     monkeypatch.setattr("tests.cuda.fake_decode._KERNELS", kernels)
-    faults = subject.nan_leaves_its_decode_row("float16", np.nan)
+    faults = subject.nan_leaves_its_decode_row("float16", np.nan, 9)
     assert faults == ["nan in one query row reaches another row (float16)"]
 
 
@@ -192,7 +192,7 @@ def test_shares_take_every_case_once(gpu: Gpu) -> None:
     parts = [Tally() for _ in range(3)]
     for i, part in enumerate(parts):
         subject.verify_decode(DECODE_KERNEL, Share(i, 3), part)
-    assert sum(part.cases for part in parts) == len(CASES) + 16
+    assert sum(part.cases for part in parts) == len(CASES) + 28
     assert gpu.launches
 
 

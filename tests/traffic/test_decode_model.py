@@ -17,9 +17,11 @@ LONG = DecodeProblem(2, 8, 2, 1, 0, 1024, 64, "bfloat16")
 
 
 @bounded
-@given(steps("float32"), st.integers(1, 9), st.sampled_from((1, 8, 16)))
-def test_the_model_is_the_count_to_the_byte(step: Step, num_splits: int, block_rows: int) -> None:
-    rest = (step.problem, list(step.totals), num_splits, block_rows)
+@given(steps("float32"), st.integers(1, 9), st.sampled_from((1, 8, 16)), st.booleans())
+def test_the_model_is_the_count_to_the_byte(
+    step: Step, num_splits: int, block_rows: int, merged_on_chip: bool
+) -> None:
+    rest = (step.problem, list(step.totals), num_splits, block_rows, merged_on_chip)
     counted, model = count_decode(*rest), launched_decode(*rest)
     assert model.same_as(counted), f"{step.problem}: {model} {counted}"
 
@@ -50,6 +52,8 @@ def test_splits_cost_their_partial_results_alone() -> None:
     assert (one.of("k"), one.of("v")) == (four.of("k"), four.of("v"))
     partial = LONG.partial_bytes(4)
     assert four.of("out") + four.of("lse") - one.of("out") - one.of("lse") == 2 * partial
+    on_chip = launched_decode(LONG, (1024, 1024), 4, 16, merged_on_chip=True)
+    assert on_chip.total_bytes == four.total_bytes - 2 * partial
 
 
 def test_an_append_adds_its_tokens_read_and_written() -> None:

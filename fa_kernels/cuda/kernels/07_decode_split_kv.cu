@@ -17,23 +17,25 @@
 //   decode_split_kv_merge   a block for every row of out                             none
 //   The seqlen_q rows of all heads that share a head of k are one tile of `rows`. Warps take turns
 //   with its keys and put together at the end what each has found. Append only with new keys, merge
-//   only with more than one split.
+//   only with more splits than a CLUSTER has blocks: one, or all splits of the same rows.
 // SRAM, bytes (SMEM_BYTES): 2 HEAD_DIM_PAD + 64 for each of GROUP_ROWS rows of q; 64 HEAD_DIM_PAD
 //   for every tile of 16 keys of K and V, of which each warp has STAGES STEP_TILES; 8 WARPS
 //   GROUP_ROWS for m and l; 8 WARPS STAGES for barriers. In the end O passes through the place of
 //   K and V.
-// HBM, elements per (batch, head of k): 2 total d for each GROUP_ROWS rows of q; with splits also
-//   2 num_splits rows (d + 1) fp32 for what they leave and the merge reads.
+// HBM, elements per (batch, head of k): 2 total d for each GROUP_ROWS rows of q; with a merge also
+//   2 num_splits rows (d + 1) fp32 for what splits leave and it reads. A cluster leaves nothing.
 // Numerics: products of 16-bit operands in fp32; m, l and O in fp32; P is rounded to the io dtype.
 //   The same bits at every run; other splits round otherwise. A row that attends no key gives out
 //   0 and lse -inf. NaN or inf in a row of V reaches the rows of q that read its 16 keys.
-// Architectures: sm_80 and later.
+// Architectures: sm_80 and later; clusters from sm_90 on.
 // Changed from 05: K and V are read once and nothing is computed twice with them, so HBM is the
 //   limit and tensor cores are there to stay out of the way. Operands are swapped: K and V^T are
 //   the 16 rows of an mma, and the few rows of q its 8 columns, of which fewer are empty; columns
 //   of K and V are taken in an order in which a lane reads 16 bytes at once. From sm_90 on a tile
-//   whose rows lie behind one another is one bulk copy.
-// Limits and verdict: bound by HBM where the cache exceeds L2, by launches where it is small.
+//   whose rows lie behind one another is one bulk copy, and up to 8 splits are a cluster of blocks:
+//   each merges a share of the columns out of the shared memory of all.
+// Limits and verdict: bound by HBM where the cache exceeds L2, by launches where it is small. A
+//   cluster of more than two blocks pays only where each has an SM to itself (plan_decode.py).
 
 #include "decode.cuh"
 #include "io.cuh"
@@ -42,7 +44,7 @@
 static_assert(SMEM_BYTES == Q_BYTES + KV_BYTES + 8 * WARPS * GROUP_ROWS + 8 * WARPS * STAGES,
               "SMEM_BYTES does not match the layout: fix plan_decode.py or this file");
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, MIN_BLOCKS)
 decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides,
                        const io_t* v, Strides v_strides, io_t* out, Strides out_strides, float* lse,
                        float* partial_out, float* partial_lse, const int* cache_seqlens,
@@ -55,10 +57,16 @@ decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides 
     const unsigned q_smem = smem_address(smem_bytes);              // [GROUP_ROWS, HEAD_DIM]
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 
-    // Blocks of the same keys are neighbours: the second finds them in L2.
     const int rows = kv_group * seqlen_q, row_blocks = ceil_div(rows, GROUP_ROWS);
+#if CLUSTER > 1
+    // The splits of the same rows are neighbours: a cluster.
+    const int split = blockIdx.x % CLUSTER;
+    const int row0 = blockIdx.x / CLUSTER % row_blocks * GROUP_ROWS;
+#else
+    // Blocks of the same keys are neighbours: the second finds them in L2.
     const int row0 = blockIdx.x % row_blocks * GROUP_ROWS;
     const int split = blockIdx.x / row_blocks % num_splits;
+#endif
     const int batch_kv = blockIdx.x / row_blocks / num_splits, nheads_kv = nheads / kv_group;
     const i64 batch = batch_kv / nheads_kv, kv_head = batch_kv % nheads_kv;
     const int total = keys_of(cache_seqlens, batch, seqlen_new, capacity);
@@ -154,26 +162,47 @@ decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides 
     copy_async_wait();  // before accumulators pass through the place of K and V
     mine.merge(m_smem, l_smem, reinterpret_cast<float*>(kv_smem), warp, lane);
 
-    // O of warp 0, by rows; 1 / l, where m was; lse.
     float* o_smem = reinterpret_cast<float*>(kv_smem);  // [GROUP_ROWS, O_ROW]
-    const i64 rows_of_split = i64(gridDim.x) / row_blocks / num_splits * rows;
     const auto number_of = [&](int row) {
         const PackedRow at(row, seqlen_q);
         return (batch * nheads + kv_head * kv_group + at.head) * seqlen_q + at.i;
     };
-    if (warp == 0) {
+    const auto store_out = [&](int row, int chunk, const float (&eight)[CHUNK]) {
+        const PackedRow at(row, seqlen_q);
+        store_chunk<ALIGNED>(out + batch * out_strides.batch +
+                                 (kv_head * kv_group + at.head) * out_strides.head +
+                                 at.i * out_strides.row + chunk * CHUNK,
+                             eight, elements_of(chunk), TENSOR_OUT, traffic);
+    };
+    if (warp == 0) mine.store(o_smem, lane);
+#if CLUSTER > 1
+    // What the splits have found stays on chip: each block of the cluster puts a share of the rows'
+    // columns together from the shared memory of all.
+    if (warp == 0) mine.store_statistics(m_smem, l_smem, lane);
+    meet_cluster();  // O, m and l of every split are there
+    const int chunks = min(GROUP_ROWS, rows - row0) * ROW_CHUNKS;
+    for (int i = threadIdx.x * CLUSTER + split; i < chunks; i += THREADS * CLUSTER) {
+        const int row = i / ROW_CHUNKS, chunk = i % ROW_CHUNKS;
+        float eight[CHUNK];
+        const float row_lse = merge_splits(eight, smem_address(m_smem + row),
+                                           smem_address(l_smem + row),
+                                           smem_address(o_smem + row * O_ROW + chunk * CHUNK));
+        store_out(row0 + row, chunk, eight);
+        if (chunk == 0) {
+            lse[number_of(row0 + row)] = row_lse;
+            traffic.write(TENSOR_LSE, 4);
+        }
+    }
+    meet_cluster();  // before this block ends and its shared memory with it, others are done there
+#else
+    // 1 / l, where m was; lse.
+    const i64 rows_of_split = i64(gridDim.x) / row_blocks / num_splits * rows;
+    if (warp == 0 && lane < 4) {
 #pragma unroll
         for (int n = 0; n < ROW_FRAGS; ++n)
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const int row = 8 * n + lane % 4 * 2 + j;
-#pragma unroll
-                for (int f = 0; f < O_FRAGS; ++f) {
-                    const int d = f / 4 * 64 + lane / 4 * 8 + f % 4 * 2;
-                    o_smem[row * O_ROW + d] = mine.o[f][n][j];
-                    o_smem[row * O_ROW + d + 1] = mine.o[f][n][j + 2];
-                }
-                if (lane >= 4) continue;
+                const int row = 8 * n + lane * 2 + j;
                 const float l = mine.l[n][j];
                 m_smem[row] = l == 0.f ? 0.f : 1.f / l;
                 if (row0 + row >= rows) continue;
@@ -198,11 +227,7 @@ decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides 
         for (int e = 0; e < CHUNK; ++e)  // 0 times a NaN in V is NaN: a row without a key has 0
             eight[e] = factor == 0.f ? 0.f : o_smem[row * O_ROW + d + e] * factor;
         if (num_splits == 1) {
-            const PackedRow at(row0 + row, seqlen_q);
-            store_chunk<ALIGNED>(out + batch * out_strides.batch +
-                                     (kv_head * kv_group + at.head) * out_strides.head +
-                                     at.i * out_strides.row + d,
-                                 eight, n, TENSOR_OUT, traffic);
+            store_out(row0 + row, chunk, eight);
         } else {
             float* to =
                 partial_out + (split * rows_of_split + number_of(row0 + row)) * HEAD_DIM + d;
@@ -212,6 +237,7 @@ decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides 
                 if (e < n) to[e] = eight[e];
         }
     }
+#endif
     TRAFFIC_FLUSH(traffic);
 }
 

@@ -440,4 +440,98 @@ struct Warp {
             __syncthreads();  // and has been added, before others take its place
         }
     }
+    // O by rows, before it is divided by l.
+    __device__ __forceinline__ void store(float* o_smem, int lane) const {
+#pragma unroll
+        for (int n = 0; n < ROW_FRAGS; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+                for (int f = 0; f < O_FRAGS; ++f) {
+                    const int d = f / 4 * 64 + lane / 4 * 8 + f % 4 * 2;
+                    float* at = o_smem + (8 * n + lane % 4 * 2 + j) * O_ROW + d;
+                    at[0] = o[f][n][j];
+                    at[1] = o[f][n][j + 2];
+                }
+    }
+    __device__ __forceinline__ void store_statistics(float* m_smem, float* l_smem,
+                                                     int lane) const {
+        if (lane >= 4) return;
+#pragma unroll
+        for (int n = 0; n < ROW_FRAGS; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                m_smem[8 * n + lane * 2 + j] = m[n][j];
+                l_smem[8 * n + lane * 2 + j] = l[n][j];
+            }
+    }
 };
+
+// ---- the splits of a cluster ------------------------------------------------------------------
+// From sm_90 on blocks of a cluster read each other's shared memory: a few splits need no HBM and
+// no second launch to be merged.
+#if CLUSTER > 1
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+
+// Until all blocks of the cluster are here; what they wrote to shared memory is seen by all.
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+// The same place in the shared memory of another block.
+__device__ __forceinline__ unsigned in_block(unsigned address, int block) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return there;
+}
+__device__ __forceinline__ float load_cluster(unsigned address) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
+__device__ __forceinline__ float4 load_cluster_four(unsigned address) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+// Eight columns of one row from those of every split, where they stand in each block; its lse. A
+// split that saw no key of the row has l 0, and in O whatever it had from masked keys.
+__device__ __forceinline__ float merge_splits(float (&eight)[CHUNK], unsigned m_at, unsigned l_at,
+                                              unsigned o_at) {
+    float m[CLUSTER], l[CLUSTER], largest = -INF, total = 0.f;
+    float4 o[CLUSTER][2];
+#pragma unroll
+    for (int i = 0; i < CLUSTER; ++i) {
+        m[i] = load_cluster(in_block(m_at, i));
+        l[i] = load_cluster(in_block(l_at, i));
+        o[i][0] = load_cluster_four(in_block(o_at, i));
+        o[i][1] = load_cluster_four(in_block(o_at, i) + 16);
+        largest = fmaxf(largest, m[i]);
+    }
+    const float m_safe = largest == -INF ? 0.f : largest;
+#pragma unroll
+    for (int e = 0; e < CHUNK; ++e) eight[e] = 0.f;
+#pragma unroll
+    for (int i = 0; i < CLUSTER; ++i) {
+        if (l[i] == 0.f) continue;
+        const float weight = fast_exp2(m[i] - m_safe);
+        total += weight * l[i];
+        const float part[CHUNK] = {o[i][0].x, o[i][0].y, o[i][0].z, o[i][0].w,
+                                   o[i][1].x, o[i][1].y, o[i][1].z, o[i][1].w};
+#pragma unroll
+        for (int e = 0; e < CHUNK; ++e) eight[e] += weight * part[e];
+    }
+    if (total == 0.f) return -INF;
+    const float factor = 1.f / total;
+#pragma unroll
+    for (int e = 0; e < CHUNK; ++e) eight[e] *= factor;
+    return largest * LN2 + logf(total);
+}
+#else
+#define CLUSTER_DIMS
+#endif
