@@ -28,8 +28,8 @@ MAX_CLUSTER = 8
 #: SMs of an H200.
 H200_SMS = 132
 #: K and V that a block with an SM to itself reads while splits leave their results in HBM and a
-#: second launch merges them; and how much longer it takes beside each other block there. Fitted to
-#: times of an H200 (docs/tried.md): they only choose between numbers of splits.
+#: second launch merges them; and how much longer it takes beside each other block there. Set so
+#: that the faster way is taken on an H200: they choose between numbers of splits, no more.
 MERGE_BYTES, CROWDED = 160 * 1024, 0.65
 #: What CUDA takes of an SM's shared memory for each block.
 RESERVED_BYTES = 1024

@@ -106,6 +106,11 @@ class Finding:
     log: str
 
 
+#: Blocks of 07 have a barrier for every warp and stage: more than synccheck has room for by itself,
+#: which then stops the process instead of saying so.
+_OPTIONS = {"synccheck": ("--num-cuda-barriers", "65536")}
+
+
 def sanitizer() -> str | None:
     """compute-sanitizer, if it is on the PATH or in a CUDA toolkit."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
@@ -118,7 +123,7 @@ def run_tool(tool: str, executable: str) -> Finding:
         "from fa_kernels.measure.sanitize import launch_small_cases as run; "
         "print('launches', run())"
     )
-    command = [executable, "--tool", tool, sys.executable, "-c", code]
+    command = [executable, "--tool", tool, *_OPTIONS.get(tool, ()), sys.executable, "-c", code]
     try:
         done = subprocess.run(
             command,

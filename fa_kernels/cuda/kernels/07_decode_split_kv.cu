@@ -44,7 +44,7 @@
 static_assert(SMEM_BYTES == Q_BYTES + KV_BYTES + 8 * WARPS * GROUP_ROWS + 8 * WARPS * STAGES,
               "SMEM_BYTES does not match the layout: fix plan_decode.py or this file");
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void LAUNCH_BOUNDS
 decode_split_kv_attend(const io_t* q, Strides q_strides, const io_t* k, Strides k_strides,
                        const io_t* v, Strides v_strides, io_t* out, Strides out_strides, float* lse,
                        float* partial_out, float* partial_lse, const int* cache_seqlens,

@@ -471,7 +471,7 @@ struct Warp {
 // From sm_90 on blocks of a cluster read each other's shared memory: a few splits need no HBM and
 // no second launch to be merged.
 #if CLUSTER > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+#define LAUNCH_BOUNDS __launch_bounds__(THREADS, MIN_BLOCKS) __cluster_dims__(CLUSTER, 1, 1)
 
 // Until all blocks of the cluster are here; what they wrote to shared memory is seen by all.
 __device__ __forceinline__ void meet_cluster() {
@@ -504,13 +504,13 @@ __device__ __forceinline__ float4 load_cluster_four(unsigned address) {
 __device__ __forceinline__ float merge_splits(float (&eight)[CHUNK], unsigned m_at, unsigned l_at,
                                               unsigned o_at) {
     float m[CLUSTER], l[CLUSTER], largest = -INF, total = 0.f;
-    float4 o[CLUSTER][2];
+    float4 o_rmem[CLUSTER][2];
 #pragma unroll
     for (int i = 0; i < CLUSTER; ++i) {
         m[i] = load_cluster(in_block(m_at, i));
         l[i] = load_cluster(in_block(l_at, i));
-        o[i][0] = load_cluster_four(in_block(o_at, i));
-        o[i][1] = load_cluster_four(in_block(o_at, i) + 16);
+        o_rmem[i][0] = load_cluster_four(in_block(o_at, i));
+        o_rmem[i][1] = load_cluster_four(in_block(o_at, i) + 16);
         largest = fmaxf(largest, m[i]);
     }
     const float m_safe = largest == -INF ? 0.f : largest;
@@ -521,8 +521,9 @@ __device__ __forceinline__ float merge_splits(float (&eight)[CHUNK], unsigned m_
         if (l[i] == 0.f) continue;
         const float weight = fast_exp2(m[i] - m_safe);
         total += weight * l[i];
-        const float part[CHUNK] = {o[i][0].x, o[i][0].y, o[i][0].z, o[i][0].w,
-                                   o[i][1].x, o[i][1].y, o[i][1].z, o[i][1].w};
+        const float4 low = o_rmem[i][0], high = o_rmem[i][1];
+        const float part[CHUNK] = {low.x,  low.y,  low.z,  low.w,
+                                   high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e) eight[e] += weight * part[e];
     }
@@ -533,5 +534,5 @@ __device__ __forceinline__ float merge_splits(float (&eight)[CHUNK], unsigned m_
     return largest * LN2 + logf(total);
 }
 #else
-#define CLUSTER_DIMS
+#define LAUNCH_BOUNDS __launch_bounds__(THREADS, MIN_BLOCKS)
 #endif
