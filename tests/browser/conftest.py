@@ -1,19 +1,24 @@
-"""Fixtures: one Chromium and one JupyterLab for all browser tests, a fresh page for each."""
+"""Fixtures: one Chromium, one JupyterLab, and one page at a time.
+
+`opened("03_tiling_and_sram.ipynb")` is what most tests want: the notebook, run from top to bottom.
+Tests that follow each other on the same notebook share its page and its kernel, and every one of
+them gets all cells run anew, so its widgets are in the state they open in. That takes a second;
+a page and a kernel of one's own take eight. A test that saves or reloads is marked `fresh_page`.
+
+`lab` is a fresh page of a fresh JupyterLab with nothing open: for what is about opening itself.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.lab import CHROMIUM_FLAGS, ROOT, LabPage, LabServer, running_lab
-
-#: The browser in which a projector or a laptop would show a notebook.
-VIEWPORT = {"width": 1440, "height": 1000}
+from tests.browser.lab import CHROMIUM_FLAGS, ROOT, VIEWPORT, LabPage, LabServer, running_lab
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,17 +57,84 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
         yield server
 
 
+class Pages:
+    """The one page that is open, who had it, and what it is open on.
+
+    One at a time: a kernel belongs to a notebook's path, so two pages of one notebook would share
+    it, and whatever a page does in the background is that page's test's doing.
+    """
+
+    def __init__(self, browser: Browser, server: LabServer) -> None:
+        self.browser, self.server = browser, server
+        self.current: LabPage | None = None
+        self.notebook = ""
+        self.user = ""
+
+    def fresh(self, user: str) -> LabPage:
+        """A fresh page on a fresh copy of notebooks/: one that a test saved holds stale widgets."""
+        self.close()
+        shutil.copytree(ROOT / "notebooks", self.server.folder, dirs_exist_ok=True)
+        context = self.browser.new_context(viewport=VIEWPORT)
+        context.set_default_timeout(30_000)
+        self.current, self.notebook, self.user = LabPage(context.new_page(), self.server), "", user
+        return self.current
+
+    def opened(self, notebook: str, user: str, *, fresh: bool = False) -> LabPage:
+        """A notebook that has been run: on the page it is open on, or else on a fresh one."""
+        lab = None if fresh else self.current
+        if lab is not None and lab.is_as_opened and self.notebook == notebook:
+            lab.check_clean(f"after the end of {self.user}: ")
+            self.user = user
+            lab.start_over()
+        else:
+            lab = self.fresh(user)
+            lab.open(notebook)
+            self.notebook = notebook
+        lab.run_all()
+        assert not lab.errors_in_cells()
+        return lab
+
+    def close(self) -> None:
+        """End the page and its kernel, whatever its last test left behind."""
+        lab, self.current = self.current, None
+        if lab is not None:
+            lab.page.context.close()
+            self.server.stop_kernels()
+            lab.check_clean(f"after the end of {self.user}: ")
+
+
+@pytest.fixture(scope="session")
+def pages(browser: Browser, lab_server: LabServer) -> Iterator[Pages]:
+    pages = Pages(browser, lab_server)
+    yield pages
+    pages.close()
+
+
 @pytest.fixture
-def lab(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
-    """A fresh page on a fresh copy of notebooks/: one that a test saved holds stale widgets.
+def lab(pages: Pages, request: pytest.FixtureRequest) -> Iterator[LabPage]:
+    """A fresh page with nothing open.
 
     What goes wrong on the page fails the test, even where the test did not look.
     """
-    shutil.copytree(ROOT / "notebooks", lab_server.folder, dirs_exist_ok=True)
-    context = browser.new_context(viewport=VIEWPORT)  # type: ignore[arg-type]
-    context.set_default_timeout(30_000)
-    lab = LabPage(context.new_page(), lab_server)
+    lab = pages.fresh(request.node.nodeid)
     yield lab
-    context.close()
-    lab_server.stop_kernels()
-    lab.check_clean()
+    pages.close()
+
+
+@pytest.fixture
+def opened(pages: Pages, request: pytest.FixtureRequest) -> Iterator[Callable[[str], LabPage]]:
+    """`opened("NN_subject.ipynb")`: that notebook, every cell run anew, no error in any of them.
+
+    What goes wrong on the page fails the test, even where the test did not look. A test that
+    failed, saved or reloaded leaves its page to nobody.
+    """
+    failed, who = request.session.testsfailed, request.node.nodeid
+    fresh = request.node.get_closest_marker("fresh_page") is not None
+    yield lambda notebook: pages.opened(notebook, who, fresh=fresh)
+    lab = pages.current
+    if lab is None:
+        return
+    if request.session.testsfailed > failed or not lab.is_as_opened:
+        pages.close()
+    else:
+        lab.check_clean()

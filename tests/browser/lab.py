@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from playwright.sync_api import ConsoleMessage, Locator, Page, Request, WebSocket, expect
+from playwright.sync_api import (
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    ViewportSize,
+    WebSocket,
+    expect,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +62,10 @@ FIGURE = "[data-fa-widget=live-figure]"
 #: The notebook in front, and the part of it that scrolls.
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SCROLLED = f"{PANEL} .jp-WindowedPanel-outer"
+
+#: The window in which a projector or a laptop would show a notebook.
+VIEWPORT: ViewportSize = {"width": 1440, "height": 1000}
+LIGHT = "JupyterLab Light"
 
 START_SECONDS = 60
 #: A notebook may run 20 s on a laptop, and CI is slower than a laptop.
@@ -159,6 +171,10 @@ class LabPage:
     server: LabServer
     requests: list[str] = field(default_factory=list)
     console_errors: list[str] = field(default_factory=list)
+    #: How often all cells have been run; one kernel holds the widgets of every time.
+    runs: int = 0
+    #: Neither saved nor reloaded: running all cells again brings back the state of the first time.
+    is_as_opened: bool = True
 
     def __post_init__(self) -> None:
         self.page.on("request", self._on_request)
@@ -193,18 +209,36 @@ class LabPage:
             text for text in self.console_errors if not any(known.search(text) for known in allowed)
         ]
 
-    def check_clean(self) -> None:
-        """No request left the machine and nothing unexpected stands in the console."""
+    def check_clean(self, when: str = "") -> None:
+        """No request left the machine and nothing unexpected stands in the console.
+
+        What was seen is forgotten with that: the next check is of what came after this one.
+        """
         elsewhere, errors = self.requests_to_elsewhere(), self.unexpected_console_errors()
-        assert not elsewhere, f"requests that leave the machine: {elsewhere}"
-        assert not errors, f"errors in the browser's console: {errors}"
+        self.requests.clear()
+        self.console_errors.clear()
+        assert not elsewhere, f"{when}requests that leave the machine: {elsewhere}"
+        assert not errors, f"{when}errors in the browser's console: {errors}"
 
     # -- what a reader does ----------------------------------------------------------------------
 
     def open(self, notebook: str) -> None:
         """Open a notebook (a path inside the served folder) and wait for its kernel."""
         self.page.goto(self.server.page_url(notebook))
+        self.runs = 0
         self.wait_idle()
+
+    def start_over(self) -> None:
+        """Outputs, width, theme and permissions as on a page just opened; the kernel lives on."""
+        self.page.context.clear_permissions()
+        self.page.set_viewport_size(VIEWPORT)
+        if self.page.locator(f'body[data-jp-theme-name="{LIGHT}"]').count() == 0:
+            self.set_theme(LIGHT)
+        self.wait_idle()
+        self.command("notebook:enter-command-mode")
+        self.command("notebook:clear-all-cell-outputs")
+        self.page.locator(SCROLLED).evaluate("node => { node.scrollTop = 0 }")
+        self.page.mouse.move(0, 0)
 
     def wait_idle(self) -> None:
         """The notebook is on screen and its kernel has nothing left to do.
@@ -247,6 +281,7 @@ class LabPage:
 
     def run_all(self) -> None:
         """Run all cells and wait until every code cell has run."""
+        self.runs += 1
         self.command("notebook:run-all-cells")
         # Read from the model: JupyterLab takes cells that are out of sight out of the document.
         self.page.wait_for_function(
@@ -314,6 +349,13 @@ class LabPage:
         self.page.keyboard.press("Enter")
 
     def save(self) -> None:
+        """Save the notebook, on a page whose cells ran once.
+
+        A kernel with the widgets of many runs may take longer than the few seconds in which
+        JupyterLab, after a reload, waits for them: then it says "widget model not found".
+        """
+        assert self.runs <= 1, "a test that saves or reloads needs @pytest.mark.fresh_page"
+        self.is_as_opened = False
         self.command("docmanager:save")
 
     def reload(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -14,11 +16,8 @@ MARKS = ("saved", "recompute", "gradients", "dropout", "speed")
 
 
 @pytest.fixture
-def backward(lab: LabPage) -> LabPage:
-    lab.open("06_backward.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def backward(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("06_backward.ipynb")
 
 
 def press(shown: Locator, knob: str, *keys: str) -> None:

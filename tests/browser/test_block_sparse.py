@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -15,11 +17,8 @@ SENTENCE = "[data-fa-mask-editor]"
 
 
 @pytest.fixture
-def sparse(lab: LabPage) -> LabPage:
-    lab.open("07_block_sparse.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def sparse(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("07_block_sparse.ipynb")
 
 
 def editor(lab: LabPage) -> Locator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -31,10 +32,8 @@ node => {
 
 
 @pytest.fixture
-def start(lab: LabPage) -> LabPage:
-    lab.open("00_start_here.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
+def start(opened: Callable[[str], LabPage]) -> LabPage:
+    lab = opened("00_start_here.ipynb")
     lab.show("[data-fa-claims]")
     return lab
 

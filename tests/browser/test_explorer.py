@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,8 @@ def drawn(lab: LabPage) -> Locator:
 
 
 @pytest.fixture
-def explorer(lab: LabPage) -> LabPage:
-    lab.open("03_tiling_and_sram.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
+def explorer(opened: Callable[[str], LabPage]) -> LabPage:
+    lab = opened("03_tiling_and_sram.ipynb")
     lab.show(FIGURE)
     drawn(lab)
     return lab
@@ -100,6 +99,7 @@ def test_the_kept_blocks_are_inside_the_attention_matrix(explorer: LabPage) -> N
         assert 60 < place["width"] < 0.2 * whole["width"]
 
 
+@pytest.mark.fresh_page
 def test_reload_keeps_the_state(explorer: LabPage) -> None:
     explorer.press(slider("N"), "ArrowRight")
     knob = explorer.page.locator('[data-fa-knob="N"]')

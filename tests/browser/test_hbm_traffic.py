@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -11,11 +13,8 @@ SENTENCE = "[data-fa-lower-bound]"
 
 
 @pytest.fixture
-def traffic(lab: LabPage) -> LabPage:
-    lab.open("04_hbm_traffic.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def traffic(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("04_hbm_traffic.ipynb")
 
 
 def bound(lab: LabPage) -> Locator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import expect
 
@@ -15,11 +17,8 @@ MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisatio
 
 
 @pytest.fixture
-def ladder(lab: LabPage) -> LabPage:
-    lab.open("05_kernel_ladder.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def ladder(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("05_kernel_ladder.ipynb")
 
 
 def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import expect
 
@@ -13,11 +15,8 @@ MARKS = ("regimes", "generation", "cache_memory", "split_kv", "fragmentation", "
 
 
 @pytest.fixture
-def notebook(lab: LabPage) -> LabPage:
-    lab.open("08_kv_cache.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def notebook(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("08_kv_cache.ipynb")
 
 
 def test_every_widget_draws_says_and_tells(notebook: LabPage) -> None:

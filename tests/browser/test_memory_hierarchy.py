@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import expect
 
@@ -15,11 +17,8 @@ MARKS = ("levels", "fits", "roofline")
 
 
 @pytest.fixture
-def memory(lab: LabPage) -> LabPage:
-    lab.open("01_memory_hierarchy.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def memory(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("01_memory_hierarchy.ipynb")
 
 
 def test_every_widget_draws_says_and_tells(memory: LabPage) -> None:

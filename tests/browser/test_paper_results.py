@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -9,11 +11,8 @@ from tests.browser.lab import FIGURE, LabPage
 
 
 @pytest.fixture
-def papers(lab: LabPage) -> LabPage:
-    lab.open("09_paper_results.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
-    return lab
+def papers(opened: Callable[[str], LabPage]) -> LabPage:
+    return opened("09_paper_results.ipynb")
 
 
 def view(lab: LabPage, mark: str, number: int = 0) -> Locator:

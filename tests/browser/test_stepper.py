@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,8 @@ LAST = 21  # eight keys in blocks of two: start, four blocks of five operations,
 
 
 @pytest.fixture
-def stepper(lab: LabPage) -> LabPage:
-    lab.open("02_online_softmax.ipynb")
-    lab.run_all()
-    assert not lab.errors_in_cells()
+def stepper(opened: Callable[[str], LabPage]) -> LabPage:
+    lab = opened("02_online_softmax.ipynb")
     lab.show(STEPPER)
     return lab
 
@@ -302,6 +301,7 @@ def test_presets_and_block_size_start_again(stepper: LabPage) -> None:
     expect(lab.page.locator(f"{STEPPER} input[type=range]")).to_have_attribute("max", "11")
 
 
+@pytest.mark.fresh_page
 def test_reload_keeps_the_scores(stepper: LabPage) -> None:
     lab = stepper
     lab.type_into(score(lab, 1), "6.5")
