@@ -70,7 +70,16 @@ HOME_OF = {
 #: What `import fa_kernels` must not load: everything above, and what the notebooks bring along.
 HEAVY = {*HOME_OF, "jupyterlab", "matplotlib", "ml_dtypes", "pandas", "scipy", "triton"}
 
-IMPORT_SECONDS = 0.3
+IMPORT_SECONDS, IMPORT_RUNS = 0.3, 20
+#: Modules of ours that `import fa_kernels` loads, with room for a few. A larger number is no
+#: remedy: it takes its time from every notebook and every command.
+IMPORTED_MODULES = 68
+#: Of the standard library and of NumPy: each of these takes 5 to 50 ms, and nothing at the front
+#: door needs it.
+SLOW = {
+    *("asyncio", "ctypes.util", "email", "http", "multiprocessing", "sqlite3", "ssl", "tomllib"),
+    *("unittest", "urllib.request", "xml", "numpy.f2py", "numpy.random", "numpy.testing"),
+}
 MAX_LINES = 400
 
 
@@ -189,24 +198,53 @@ def test_import_loads_numpy_alone() -> None:
     assert not HEAVY.intersection(loaded)
 
 
+def test_import_loads_few_modules() -> None:
+    """What the time of the import is made of, and the same on any machine, busy or not.
+
+    Every module of ours costs a millisecond or two, most of it in dataclasses; what only some
+    readers need loads on first use (`_LAZY` in fa_kernels/__init__.py).
+    """
+    loaded = run_python("import sys, fa_kernels; print(*sorted(sys.modules))").split()
+    ours = [name for name in loaded if name.split(".")[0] == "fa_kernels"]
+    assert len(ours) <= IMPORTED_MODULES, f"{len(ours)} modules of ours: {' '.join(ours)}"
+    slow = {name for name in loaded if any(f"{name}.".startswith(f"{one}.") for one in SLOW)}
+    before = set(run_python("import sys, numpy; print(*sys.modules)").split())
+    assert not slow - before, f"slow modules: {sorted(slow - before)}"
+
+
+def test_import_reads_no_data() -> None:
+    """No run, sheet or label is read before somebody asks for it."""
+    code = (
+        "import sys; opened = []; sys.addaudithook(lambda event, args: "
+        "opened.append(str(args[0])) if event == 'open' else None); "
+        "import fa_kernels; print(*opened, sep='\\n')"
+    )
+    opened = [name for name in run_python(code).splitlines() if name.startswith(str(ROOT))]
+    # A module's own file is opened where its .pyc is stale or cannot be kept.
+    assert opened
+    read = {name for name in opened if not name.endswith(".py") and "__pycache__" not in name}
+    assert not read, f"read at import: {sorted(read)}"
+
+
 def test_import_is_quick() -> None:
-    """Least wall time of `import numpy; import fa_kernels` in a fresh interpreter, of five.
+    """CPU time of `import numpy; import fa_kernels` in a fresh interpreter, the least of some.
 
-    The least, because other work on the machine only ever adds.
-
-    NumPy is the greater part, and it is counted: a reader waits for both. The two are printed
-    apart, so that a failure says whose time it was.
+    CPU time and the least, because other work on the machine only ever adds; where it adds too
+    much, more interpreters are asked. NumPy is the greater part, and it is counted: a reader waits
+    for both. The two are told apart, so that a failure says whose time it was.
     """
     code = (
-        "import time; t0 = time.perf_counter(); import numpy; t1 = time.perf_counter(); "
-        "import fa_kernels; t2 = time.perf_counter(); print(t1 - t0, t2 - t1)"
+        "from time import process_time as now; t0 = now(); import numpy; t1 = now(); "
+        "import fa_kernels; t2 = now(); print(t1 - t0, t2 - t1)"
     )
     run_python(code)  # the first run reads the disk and writes the .pyc files
-    runs = [[float(word) for word in run_python(code).split()] for _ in range(5)]
-    of_numpy, of_ours = (min(column) for column in zip(*runs, strict=True))
-    total = min(sum(run) for run in runs)
-    print(f"import numpy {of_numpy:.3f} s, fa_kernels {of_ours:.3f} s, together {total:.3f} s")
-    assert total < IMPORT_SECONDS, f"numpy {of_numpy:.3f} s + fa_kernels {of_ours:.3f} s"
+    runs: list[list[float]] = []
+    while len(runs) < IMPORT_RUNS and not any(sum(run) < IMPORT_SECONDS for run in runs):
+        runs.append([float(word) for word in run_python(code).split()])
+    of_numpy, of_ours = min(runs, key=sum)
+    said = f"numpy {of_numpy:.3f} s + fa_kernels {of_ours:.3f} s"
+    print(f"import {said}")
+    assert of_numpy + of_ours < IMPORT_SECONDS, said
 
 
 # -- the tree --------------------------------------------------------------------------------------
