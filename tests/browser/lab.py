@@ -63,6 +63,19 @@ FIGURE = "[data-fa-widget=live-figure]"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SCROLLED = f"{PANEL} .jp-WindowedPanel-outer"
 
+#: Waits, inside the page, until the notebook's height has been the same for a few frames.
+SETTLED = """node => new Promise((resolve) => {
+    const start = performance.now();
+    let [height, frames] = [-1, 0];
+    const look = () => {
+        frames = node.scrollHeight === height ? frames + 1 : 0;
+        height = node.scrollHeight;
+        if (frames > 4 || performance.now() - start > 2000) resolve();
+        else requestAnimationFrame(look);
+    };
+    look();
+})"""
+
 #: The window in which a projector or a laptop would show a notebook.
 VIEWPORT: ViewportSize = {"width": 1440, "height": 1000}
 LIGHT = "JupyterLab Light"
@@ -312,7 +325,7 @@ class LabPage:
         panel.evaluate("node => { node.scrollTop = 0 }")
         at_end = False
         while not at_end:
-            self.page.wait_for_timeout(300)  # outputs appear, and heights change with them
+            panel.evaluate(SETTLED)  # outputs appear, and heights change with them
             yield
             at_end = panel.evaluate(
                 """node => {
@@ -325,6 +338,11 @@ class LabPage:
     def show(self, selector: str) -> None:
         """Scroll until the first element that matches is on screen."""
         found = self.page.locator(selector).first
+        # Once all cells have run, all of them are in the document.
+        if found.count():
+            found.scroll_into_view_if_needed()
+            self.page.locator(SCROLLED).evaluate(SETTLED)
+            return
         for _ in self.scroll_through():
             if found.count():
                 found.scroll_into_view_if_needed()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import FIGURE, LabPage
+from tests.browser.lab import FIGURE, LabPage, text_of
 
 SENTENCE = "[data-fa-sentence]"
 #: The goal is 50 ms on a laptop; a CI machine with two busy cores gets room.
@@ -49,7 +49,7 @@ def explorer(opened: Callable[[str], LabPage]) -> LabPage:
 def test_the_keyboard_moves_figure_and_sentence(explorer: LabPage) -> None:
     figure, sentence = drawn(explorer), explorer.page.locator(SENTENCE)
     for knob in ("N", "d", "M"):
-        said, alt = sentence.inner_text(), figure.get_attribute("aria-label") or ""
+        said, alt = text_of(sentence), figure.get_attribute("aria-label") or ""
         redraws = figure.get_attribute("data-fa-redraws") or ""
         explorer.press(slider(knob), "ArrowLeft", "ArrowLeft")
         expect(figure, knob).not_to_have_attribute("data-fa-redraws", redraws)
@@ -105,7 +105,7 @@ def test_reload_keeps_the_state(explorer: LabPage) -> None:
     knob = explorer.page.locator('[data-fa-knob="N"]')
     expect(knob).to_have_attribute("data-fa-value", "8192")
     expect(explorer.page.locator(SENTENCE)).to_contain_text("8192")
-    said = explorer.page.locator(SENTENCE).inner_text()
+    said = text_of(explorer.page.locator(SENTENCE))
 
     explorer.reload()
     explorer.show(FIGURE)
@@ -123,7 +123,7 @@ def test_a_refused_value_is_explained_and_loses_nothing(explorer: LabPage) -> No
     field, sentence = explorer.page.locator(box("N")), explorer.page.locator(SENTENCE)
     explanation = explorer.page.locator('[data-fa-knob="N"] [role=alert]')
     for good, typed in zip((1024, 2048) * 3, ("0", "-5", "1e9", "many", "NaN", ""), strict=True):
-        said = sentence.inner_text()
+        said = text_of(sentence)
         explorer.type_into(box("N"), typed)
         expect(field, f"N = {typed!r}").to_have_attribute("aria-invalid", "true")
         expect(explanation).not_to_be_empty()

@@ -35,6 +35,7 @@ def test_runs_and_draws_in_both_themes(lab: LabPage, name: str) -> None:
             expect(figure).not_to_have_attribute("aria-label", "")
             seen += 1
     assert seen, "a notebook of this suite has at least one live figure"
+    expect(lab.page.locator(f"{FIGURE}[data-fa-redraws='0']")).to_have_count(0)  # each was drawn
     lab.screenshot(f"{Path(name).stem}-light")
     lab.set_theme("JupyterLab Dark")
     lab.screenshot(f"{Path(name).stem}-dark")
