@@ -1,7 +1,7 @@
 # FlashAttention Lab: `make lab` and `make test` are all a newcomer needs; `make help` lists the rest.
 #
 #   PYTHON=python3.12    the interpreter .venv is made from (3.11 or newer)
-#   ARGS="..."           goes on to the command behind `lab`, `verify`, `measure`, `figures`
+#   ARGS="..."           goes on to the command behind `lab`, `app`, `verify`, `measure`, `figures`
 #   TORCH=1              adds torch where it is left out (Linux without a GPU: gigabytes of CUDA)
 #   CUDA_MAJOR=12        CuPy for that CUDA instead of the driver's own; empty for none
 
@@ -34,7 +34,7 @@ TORCH_INDEX = $(if $(findstring gpu12,$(1)),--extra-index-url https://download.p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env lab doctor verify sanitize trace measure figures test lint format types unit compile-all \
+.PHONY: help env lab app doctor verify sanitize trace measure figures test lint format types unit compile-all \
 	notebooks browser pins clean
 
 help: ## List the targets
@@ -50,6 +50,9 @@ env: venv-check ## Make .venv for this machine (with CuPy and torch where there 
 lab: env ## Open JupyterLab on the first notebook; ARGS="--no-browser --port 8890" goes on to it
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+app: env ## Open explorer, stepper and story full screen, for a talk; ARGS="--no-browser --port 8899" goes on
+	$(BIN)/python -m fa_kernels.widgets.app $(ARGS)
 
 doctor: env ## Say what is here (GPU, driver, CuPy, NVRTC, torch, browser) and what each absence costs
 	$(BIN)/python -m fa_kernels doctor $(ARGS)

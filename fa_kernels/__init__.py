@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "decode": ("fa_kernels.decoding", "decode"),
     "DecodeProblem": ("fa_kernels.decode_problem", "DecodeProblem"),
+    "app": ("fa_kernels.widgets.app.presenter", "app"),
     "explorer": ("fa_kernels.widgets.explorer", "explorer"),
     "check_traffic": ("fa_kernels.widgets.checks", "check_traffic"),
     "story": ("fa_kernels.widgets.story", "story"),

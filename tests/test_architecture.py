@@ -66,6 +66,7 @@ HOME_OF = {
     "anywidget": ("widgets/",),
     "ipywidgets": ("widgets/",),
     "IPython": ("session.py", "widgets/"),
+    "voila": ("widgets/app/",),
 }
 #: What `import fa_kernels` must not load: everything above, and what the notebooks bring along.
 HEAVY = {*HOME_OF, "jupyterlab", "matplotlib", "ml_dtypes", "pandas", "scipy", "triton"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -41,6 +42,8 @@ class Explorer(ipywidgets.VBox):
         self.point = point_of(settings)
         self._live: dict[tuple[Any, ...], Row] = {}
         self._lock = threading.RLock()
+        #: Called after each update, also after one that was refused.
+        self.on_update: Callable[[], None] = lambda: None
         self.sentence = ipywidgets.HTML()
         self.message = ipywidgets.HTML()
         self.controls = Controls(settings, self.update)
@@ -78,6 +81,7 @@ class Explorer(ipywidgets.VBox):
                 self._complain(self._text["unexpected"].format(kind=kind, text=error))
             else:
                 self._complain("")
+        self.on_update()
 
     def take_rows(self, rows: list[Row]) -> None:
         """Draw what Run has measured so far; the points of earlier runs stay."""

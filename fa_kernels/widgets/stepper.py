@@ -23,6 +23,7 @@ from fa_kernels.widgets.stepper_input import (
     MAX_SCORE,
     checked_block,
     checked_scores,
+    checked_step,
     checked_values,
     from_cell,
     to_cell,
@@ -70,6 +71,8 @@ class Stepper(anywidget.AnyWidget):
     cells = traitlets.List(traitlets.Unicode()).tag(sync=True)
     values = traitlets.List(traitlets.List(traitlets.Float())).tag(sync=True)
     block_n = traitlets.Int(2).tag(sync=True)
+    #: Which step is on screen, in every view of the widget; one beyond the last shows the last.
+    step = traitlets.Int(0, min=0).tag(sync=True)
     block_sizes = traitlets.List(traitlets.Int(), list(BLOCK_SIZES)).tag(sync=True)
     presets = traitlets.List().tag(sync=True)
     code = traitlets.List().tag(sync=True)
@@ -120,6 +123,7 @@ def stepper(
     scores: Sequence[float] | None = None,
     values: Sequence[Sequence[float]] | None = None,
     block_n: int = 2,
+    step: int = 0,
 ) -> Stepper:
     """Step through the online softmax of one query row.
 
@@ -128,6 +132,7 @@ def stepper(
         scores: (keys,) scores of your own instead, at most 12; -inf masks a key.
         values: (keys, 2), what the keys stand for; each number at most 1 in size.
         block_n: keys per block, 1, 2 or 4.
+        step: the step to open at; beyond the last one, the last.
 
     Raises:
         ValueError: a bad value; value, limit and remedy.
@@ -140,6 +145,7 @@ def stepper(
         known = ", ".join(map(repr, PRESETS))
         raise ValueError(text["bad_preset"].format(preset=preset, known=known))
     block_n = checked_block(block_n)
+    step = checked_step(step)
     row = checked_scores(PRESETS[preset] if scores is None else scores)
     plane = checked_values(VALUES[: len(row)] if values is None else values, len(row))
     choices = [
@@ -151,6 +157,7 @@ def stepper(
         cells=[to_cell(score) for score in row],
         values=plane,
         block_n=block_n,
+        step=step,
         presets=choices,
         code=[list(line) for line in CODE],
         text=text["page"],

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fa_kernels.problem import checked_int
 from fa_kernels.widgets.text import labels
 
 #: Scores beyond this say nothing more: exp of a difference of 1000 is 0 in float64.
 MAX_SCORE = 1000.0
 MAX_KEYS = 12
 BLOCK_SIZES = (1, 2, 4)
+#: With one key per block: the start, five operations for each key, the output.
+MAX_STEP = 5 * MAX_KEYS + 1
 #: The score of a key that is not attended.
 MASKED = -math.inf
 
@@ -72,6 +75,15 @@ def checked_block(block_n: object) -> int:
     if isinstance(block_n, bool) or block_n not in BLOCK_SIZES:
         raise ValueError(labels("stepper")["bad_block"].format(block=block_n, known=known))
     return int(block_n)
+
+
+def checked_step(step: object) -> int:
+    """A step as an int; where a row has fewer steps, it stands for the last.
+
+    Raises:
+        ValueError: no whole number, or more steps than any row has.
+    """
+    return checked_int("step", step, 0, MAX_STEP, labels("stepper")["step_remedy"])
 
 
 def to_cell(score: float) -> str:

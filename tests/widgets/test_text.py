@@ -20,7 +20,7 @@ def keys() -> set[str]:
 
 def test_no_text_is_left_over() -> None:
     # Figures have words handed to them by the widgets that show them.
-    paths = [*WIDGETS.glob("*.py"), *(WIDGETS.parent / "figures").glob("*.py")]
+    paths = [*WIDGETS.rglob("*.py"), *(WIDGETS.parent / "figures").glob("*.py")]
     code = "".join(path.read_text(encoding="utf-8") for path in paths)
     quoted = set(re.findall(r"""["']([a-z0-9_]+)["']""", code))
     # The page's own code gets a section as a whole.
@@ -41,10 +41,10 @@ def test_unknown_language() -> None:
 def test_one_table_of_text_and_it_has_no_spaces_at_the_ends() -> None:
     shown = text.text_table("Caption", [["a", "long head"], ["longer cell", ""]])
     assert shown == "Caption\na            long head\nlonger cell"
-    joins = [p.name for p in WIDGETS.glob("*.py") if "ljust(" in p.read_text(encoding="utf-8")]
+    joins = [p.name for p in WIDGETS.rglob("*.py") if "ljust(" in p.read_text(encoding="utf-8")]
     assert joins == ["text.py"], "use text_table"
 
 
 def test_no_list_box_that_gives_its_keys_to_jupyterlab() -> None:
-    found = [p.name for p in WIDGETS.glob("*.py") if "Dropdown(" in p.read_text(encoding="utf-8")]
+    found = [p.name for p in WIDGETS.rglob("*.py") if "Dropdown(" in p.read_text(encoding="utf-8")]
     assert not found, "use Choice: in a Dropdown, typing b inserts a cell"

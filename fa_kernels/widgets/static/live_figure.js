@@ -41,12 +41,14 @@ function cssColour(style, name, fallback) {
   return style.getPropertyValue(name).trim() || fallback;
 }
 
-// Every font, and what is measured in lines of text, grows with the page's own text.
+// Every font, and what is measured in lines of text, grows with the page's own text; so do lines
+// and markers, which would be hair beside large letters.
+const SCALED = { size: /(font|^marker)$/, minsize: /./, width: /^line$/ };
 function scaleText(node, factor, key = "") {
   if (Array.isArray(node)) node.forEach((item) => scaleText(item, factor, key));
   else if (node && typeof node === "object") {
     for (const [name, value] of Object.entries(node)) {
-      if ((/font$/.test(key) && name === "size") || name === "minsize") {
+      if (SCALED[name]?.test(key)) {
         node[name] = Array.isArray(value) ? value.map((v) => v * factor) : value * factor;
       } else scaleText(value, factor, name);
     }
@@ -63,11 +65,31 @@ function readTheme(el) {
     paper: cssColour(style, "--jp-layout-color0", dark ? "#111111" : "#FFFFFF"),
     grid: cssColour(style, "--jp-border-color2", dark ? "#3A3A3A" : "#E3E3E3"),
     factor: Math.max(1, px / 14),
+    // The app: the figure takes the room that its place has, and text follows it and the zoom.
+    fill: style.getPropertyValue("--falab-fill").trim() === "1",
+    zoom: parseFloat(style.getPropertyValue("--fa-zoom")) || 1,
   };
 }
 
-function themed(spec, colours, theme, width) {
-  const { dark, paper, grid, factor } = theme;
+// Size of a figure in a place of `room` px: {factor of its text, width, height}. A figure that
+// fills its place has the largest text with which its panels fit there, times the zoom; in less
+// than this part of its own height its words would collide.
+const LEAST_HEIGHT = 0.92;
+function sizeOf(room, own, theme) {
+  if (!theme.fill) {
+    const { factor } = theme;
+    return { factor, width: Math.max(room.width, Math.ceil(own.width * factor)),
+      height: own.height * factor };
+  }
+  const least = { width: own.width, height: LEAST_HEIGHT * own.height };
+  const fits = Math.min(room.width / least.width, room.height / least.height);
+  const factor = Math.max(1, fits) * theme.zoom;
+  return { factor, width: Math.max(room.width, Math.floor(least.width * factor)),
+    height: Math.max(room.height, Math.floor(least.height * factor)) };
+}
+
+function themed(spec, colours, theme, size) {
+  const { dark, paper, grid } = theme;
   let text = JSON.stringify({ data: spec.data ?? [], layout: spec.layout ?? {} });
   if (dark) text = text.replace(HEX, (hex) => colours[hex] ?? hex);
   const { data, layout } = JSON.parse(text);
@@ -75,13 +97,13 @@ function themed(spec, colours, theme, width) {
   for (const [name, value] of Object.entries(layout)) {
     if (/^[xy]axis/.test(name)) value.gridcolor = grid;
   }
-  if (factor > 1) {
-    scaleText(layout, factor);
-    scaleText(data, factor);
-    layout.height *= factor;
-    for (const side of Object.keys(layout.margin ?? {})) layout.margin[side] *= factor;
+  if (size.factor !== 1) {
+    scaleText(layout, size.factor);
+    scaleText(data, size.factor);
+    for (const side of Object.keys(layout.margin ?? {})) layout.margin[side] *= size.factor;
   }
-  layout.width = width;
+  layout.width = size.width;
+  layout.height = size.height;
   return { data, layout };
 }
 
@@ -114,6 +136,7 @@ async function render({ model, el: whole }) {
 
   let theme = null;
   let width = 0; // of el, in px; 0 while it is out of sight
+  let height = 0; // the same, where the figure fills it
 
   async function draw() {
     if (!alive || !Plotly || width === 0) return;
@@ -127,9 +150,10 @@ async function render({ model, el: whole }) {
     try {
       theme ??= readTheme(el);
       // Narrower, the panels' words would collide: the figure scrolls sideways instead.
-      const wide = Math.max(width, Math.ceil(model.get("least_width") * theme.factor));
+      const own = { width: model.get("least_width"), height: model.get("spec").layout?.height };
+      const size = sizeOf({ width, height: el.clientHeight }, own, theme);
       // The place is as wide as what is in it: it contains its own paint, and would clip the rest.
-      const least = wide > width ? `${wide}px` : "";
+      const least = size.width > width ? `${size.width}px` : "";
       if (place.style.minWidth !== least) {
         place.style.minWidth = least;
         // Scrolled by keyboard, too; Lab's command mode would take the arrows for itself.
@@ -138,7 +162,7 @@ async function render({ model, el: whole }) {
         el.dataset.lmSuppressShortcuts = String(Boolean(least));
       }
       const { data, layout } = themed(
-        model.get("spec"), model.get("dark_colours"), theme, wide);
+        model.get("spec"), model.get("dark_colours"), theme, size);
       await Plotly.react(place, data, layout, CONFIG);
       const end = performance.now();
       el.dataset.faRedraws = String(Number(el.dataset.faRedraws) + 1);
@@ -174,10 +198,13 @@ async function render({ model, el: whole }) {
   const main = document.getElementById("main");
   if (main) themeWatch.observe(main, { attributes: true, attributeFilter: ["class"] });
   const sizeWatch = new ResizeObserver(() => {
-    if (el.clientWidth !== width) {
-      width = el.clientWidth;
-      draw();
-    }
+    // A change of the zoom changes the room, too; the theme is read again with it.
+    const fill = el.clientWidth > 0 && getComputedStyle(el).getPropertyValue("--falab-fill");
+    const high = fill && fill.trim() === "1" ? el.clientHeight : 0;
+    if (el.clientWidth === width && high === height) return;
+    [width, height] = [el.clientWidth, high];
+    if (high) theme = null;
+    draw();
   });
   sizeWatch.observe(el);
 

@@ -35,7 +35,7 @@ function render({ model, el }) {
     scores: toNumbers(model.get("cells")),
     values: model.get("values"),
     blockN: model.get("block_n"),
-    at: 0,
+    at: model.get("step"),
     held: null, // the scale of the scores while a bar is dragged
   };
   let base = model.get("cells"); // what Reset goes back to
@@ -109,7 +109,7 @@ function render({ model, el }) {
   function take(scores) {
     row.scores = scores;
     compute();
-    model.set("cells", scores.map(toCell));
+    model.set({ cells: scores.map(toCell), step: row.at });
     model.save_changes();
   }
 
@@ -137,9 +137,17 @@ function render({ model, el }) {
     showInputs();
   }
 
-  function fromKernel() {
-    const [cells, blockN] = [model.get("cells"), model.get("block_n")];
-    if (cells.join() === row.scores.map(toCell).join() && blockN === row.blockN) return;
+  // What another view of this widget did, or a cell.
+  function follow() {
+    const [cells, blockN, step] = ["cells", "block_n", "step"].map((name) => model.get(name));
+    const same = cells.join() === row.scores.map(toCell).join() && blockN === row.blockN;
+    if (same && Math.min(step, row.steps.length - 1) === row.at) return;
+    row.at = step;
+    if (same) {
+      row.at = Math.min(step, row.steps.length - 1);
+      picture.draw();
+      return;
+    }
     row.scores = toNumbers(cells);
     row.blockN = blockN;
     size.value = String(blockN);
@@ -152,6 +160,8 @@ function render({ model, el }) {
   function go(to) {
     row.at = Math.max(0, Math.min(row.steps.length - 1, to));
     keepTime(picture.draw());
+    model.set("step", row.at);
+    model.save_changes();
   }
 
   // The steps at which a block is done.
@@ -265,17 +275,26 @@ function render({ model, el }) {
     row.blockN = Number(size.value);
     row.at = 0;
     compute(true);
-    model.set("block_n", row.blockN);
+    model.set({ block_n: row.blockN, step: 0 });
     model.save_changes();
   }));
-  model.on("change:cells change:block_n", fromKernel);
+  model.on("change:cells change:block_n change:step", follow);
+  // The equation is set as large as its box allows: again where that becomes wider or narrower.
+  let width = 0;
+  const sizeWatch = new ResizeObserver(() => {
+    if (el.clientWidth === width) return;
+    width = el.clientWidth;
+    picture.draw();
+  });
+  sizeWatch.observe(el);
 
   compute(true);
   showInputs();
   showPlaying();
   return () => {
     clearInterval(timer);
-    model.off("change:cells change:block_n", fromKernel);
+    sizeWatch.disconnect();
+    model.off("change:cells change:block_n change:step", follow);
   };
 }
 
