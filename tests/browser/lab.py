@@ -59,6 +59,23 @@ SETTINGS = {
 }
 
 FIGURE = "[data-fa-widget=live-figure]"
+#: Words of a figure that are cut off at its edge, or lie on others.
+BAD_WORDS = """figure => {
+  const edge = figure.getBoundingClientRect(), bad = [];
+  const all = [...figure.querySelectorAll(".main-svg text")].flatMap(node => {
+    const lines = [...node.querySelectorAll("tspan.line")];
+    return (lines.length ? lines : [node]).map(n => [n.textContent, n.getBoundingClientRect()]);
+  }).filter(([text, r]) => text.trim() && r.width);
+  all.forEach(([text, a], i) => {
+    if (a.left < edge.left || a.right > edge.right + 1) bad.push(`cut: ${text}`);
+    for (const [other, b] of all.slice(i + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 1 && high > 4) bad.push(`${text} | ${other}`);
+    }
+  });
+  return bad;
+}"""
 #: The notebook in front, and the part of it that scrolls.
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SCROLLED = f"{PANEL} .jp-WindowedPanel-outer"

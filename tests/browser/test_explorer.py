@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import FIGURE, LabPage, text_of
+from tests.browser.lab import BAD_WORDS, FIGURE, LabPage, text_of
 
 SENTENCE = "[data-fa-sentence]"
 #: The goal is 50 ms on a laptop; a CI machine with two busy cores gets room.
@@ -224,23 +224,6 @@ def test_every_stop_of_m_draws_or_says_why_not(explorer: LabPage) -> None:
 
 #: A small laptop; the file browser is open, as JupyterLab opens it.
 SMALL = {"width": 1280, "height": 900}
-#: Words of the figure that are cut off at its edge, or lie on others.
-BAD_WORDS = """figure => {
-  const edge = figure.getBoundingClientRect(), bad = [];
-  const all = [...figure.querySelectorAll(".main-svg text")].flatMap(node => {
-    const lines = [...node.querySelectorAll("tspan.line")];
-    return (lines.length ? lines : [node]).map(n => [n.textContent, n.getBoundingClientRect()]);
-  }).filter(([text, r]) => text.trim() && r.width);
-  all.forEach(([text, a], i) => {
-    if (a.left < edge.left || a.right > edge.right + 1) bad.push(`cut: ${text}`);
-    for (const [other, b] of all.slice(i + 1)) {
-      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (wide > 1 && high > 4) bad.push(`${text} | ${other}`);
-    }
-  });
-  return bad;
-}"""
 
 
 def wait_for_width(lab: LabPage) -> Locator:

@@ -191,7 +191,7 @@ def test_steps_are_quick(stepper: LabPage) -> None:
 
 
 def test_stepping_needs_no_kernel(stepper: LabPage) -> None:
-    """While the kernel is busy every step is drawn, and none sends a message."""
+    """While the kernel is busy every step is drawn, and nothing but the last place is sent."""
     lab, sent = stepper, []
     lab.page.evaluate(
         """() => { window.__sent = 0; const send = WebSocket.prototype.send;
@@ -212,7 +212,7 @@ def test_stepping_needs_no_kernel(stepper: LabPage) -> None:
         at(lab, step)
         sent.append(lab.page.evaluate("() => window.__sent"))
     assert lab.page.evaluate(busy) == "busy"
-    assert sent == [before] * LAST
+    assert sent[-1] <= before + 1
     lab.wait_idle()
 
 

@@ -20,6 +20,10 @@ OPTIONS = (
     "--template=presenter",
     "--show_tracebacks=True",
     *(f"--VoilaConfiguration.extension_allowlist={name}" for name in EXTENSIONS),
+    # A page that is left behind asks for the end of its kernel, which the server refuses (no XSRF
+    # cookie was ever set, Voila 0.5.13): kernels without a page end after five minutes.
+    "--MappingKernelManager.cull_interval=60",
+    "--MappingKernelManager.cull_idle_timeout=300",
 )
 
 

@@ -19,7 +19,8 @@ function markup(text) {
     <div class="falab-app-tools">${["smaller", "larger"].map(tool).join("")}<button type="button"
       data-fa-do="theme" title="${text.theme_why}"></button>${["full", "help"].map(tool).join("")}
     </div>
-    <div class="falab-app-notes" role="alert" data-fa-notes></div>
+    <div class="falab-app-notes"><div role="alert" data-fa-notes></div><button type="button"
+      data-fa-do="dismiss">${text.help_close}</button></div>
     <dialog class="falab-app-help" aria-label="${text.help_title}"><h2>${text.help_title}</h2>
       <dl>${keys}</dl><p>${text.help_link}<br><code></code></p>
       <form method="dialog"><button>${text.help_close}</button></form></dialog>`;
@@ -68,6 +69,7 @@ function render({ model, el }) {
     });
     find("[data-fa-banner]").replaceChildren(...parts);
     find("[data-fa-notes]").textContent = model.get("notes").join(" ");
+    find(".falab-app-notes").hidden = model.get("notes").length === 0;
   }
 
   let writing = null;
@@ -109,6 +111,7 @@ function render({ model, el }) {
     larger: () => resize(1),
     theme: () => set("theme", isDark() ? "light" : "dark"),
     full: toggleFull,
+    dismiss: () => set("notes", []),
     help: () => (help.open ? help.close() : help.showModal()),
   };
   const KEYS = { "+": ACTS.larger, "=": ACTS.larger, "-": ACTS.smaller, "0": () => resize(0),

@@ -1,7 +1,9 @@
-// The stepper: what a reader does. Everything per step happens here, without the kernel; only
-// edited scores and the block size are sent to it.
+// The stepper: what a reader does. Everything per step happens here, without the kernel; edited
+// scores, the block size and the step at which a reader stops are sent to it.
 
 const PLAY_MS = 1600;
+// The kernel hears where a reader stopped, for a reload of the page; not every step on the way.
+const SAVE_MS = 300;
 
 const toCell = (s) => (s === -Infinity ? "-inf" : String(s));
 const toNumbers = (cells) => cells.map(parseScore);
@@ -40,6 +42,7 @@ function render({ model, el }) {
   };
   let base = model.get("cells"); // what Reset goes back to
   let timer = null;
+  let saving = null;
 
   el.classList.add("falab-stepper");
   el.dataset.faWidget = "stepper";
@@ -160,8 +163,9 @@ function render({ model, el }) {
   function go(to) {
     row.at = Math.max(0, Math.min(row.steps.length - 1, to));
     keepTime(picture.draw());
-    model.set("step", row.at);
-    model.save_changes();
+    model.set("step", row.at); // other views on this page follow at once
+    clearTimeout(saving);
+    saving = setTimeout(() => model.save_changes(), SAVE_MS);
   }
 
   // The steps at which a block is done.
