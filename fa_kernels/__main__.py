@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--out", type=Path, help="folder of runs; default: data/measured")
     measure.add_argument("--resume", metavar="RUN_ID", help="continue an interrupted run")
     measure.add_argument("--minutes", type=float, help="stop before this many minutes are over")
-    measure.add_argument("--ui", action="store_true", help="time redraws in a browser instead")
+    measure.add_argument("--ui", action="store_true", help="time what a page makes wait for")
     measure.add_argument(
         "--counters", action="store_true", help="DRAM and L2 bytes by Nsight Compute instead"
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
 
+from fa_kernels.measure.ui import add_measured
 from tests.browser.lab import BAD_WORDS, FIGURE, LabPage, text_of
 
 SENTENCE = "[data-fa-sentence]"
@@ -146,16 +144,6 @@ def test_the_figure_follows_the_theme(explorer: LabPage) -> None:
     expect(explorer.page.locator(background).first).to_have_css("background-color", light)
 
 
-def _record(times: list[float], explorer: LabPage) -> None:
-    """For `python -m fa_kernels measure --ui`, which says where."""
-    path = os.environ.get("FA_UI_RECORD")
-    if path:
-        browser = explorer.page.context.browser
-        version = browser.version if browser else "unknown"
-        record = {"slider_to_redraw_ms": times, "browser": f"Chromium {version}"}
-        Path(path).write_text(json.dumps(record), encoding="utf-8")
-
-
 #: Moves the slider one stop at a time, as its own "input" event does, and waits inside the page for
 #: each redraw: polling from outside would take its share of the very thread that draws.
 MOVE_AND_TIME = """
@@ -191,7 +179,9 @@ def test_redraws_are_quick(explorer: LabPage, pattern: str) -> None:
     times = explorer.page.evaluate(MOVE_AND_TIME, arguments)[len(warm_up) :]
     median = statistics.median(times)
     if pattern == "dense":
-        _record(times, explorer)
+        browser = explorer.page.context.browser
+        name = f"Chromium {browser.version if browser else 'unknown'}"
+        add_measured(slider_to_redraw_ms=times, browser=name)
     print(f"{pattern}: slider to redraw: median {median:.0f} ms, longest {max(times):.0f} ms")
     assert median < MAX_REDRAW_MS
 

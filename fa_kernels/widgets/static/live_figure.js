@@ -59,7 +59,7 @@ function scaleText(node, factor, key = "") {
 function readTheme(el) {
   const style = getComputedStyle(el);
   const dark = isDark();
-  const px = parseFloat(style.getPropertyValue("--jp-content-font-size1")) || 14;
+  const px = parseFloat(style.fontSize) || 14;
   return {
     dark,
     paper: cssColour(style, "--jp-layout-color0", dark ? "#111111" : "#FFFFFF"),
@@ -77,8 +77,9 @@ function readTheme(el) {
 const LEAST_HEIGHT = 0.92;
 function sizeOf(room, own, theme) {
   if (!theme.fill) {
-    const { factor } = theme;
-    return { factor, width: Math.max(room.width, Math.ceil(own.width * factor)),
+    // Larger text only as far as the figure need not be scrolled sideways for it.
+    const factor = Math.max(1, Math.min(theme.factor, room.width / own.width));
+    return { factor, width: Math.max(room.width, Math.floor(own.width * factor)),
       height: own.height * factor };
   }
   const least = { width: own.width, height: LEAST_HEIGHT * own.height };
@@ -198,12 +199,11 @@ async function render({ model, el: whole }) {
   const main = document.getElementById("main");
   if (main) themeWatch.observe(main, { attributes: true, attributeFilter: ["class"] });
   const sizeWatch = new ResizeObserver(() => {
-    // A change of the zoom changes the room, too; the theme is read again with it.
     const fill = el.clientWidth > 0 && getComputedStyle(el).getPropertyValue("--falab-fill");
     const high = fill && fill.trim() === "1" ? el.clientHeight : 0;
     if (el.clientWidth === width && high === height) return;
     [width, height] = [el.clientWidth, high];
-    if (high) theme = null;
+    theme = null; // the size of text may follow the window's
     draw();
   });
   sizeWatch.observe(el);
