@@ -43,7 +43,8 @@ function cssColour(style, name, fallback) {
 
 // Every font, and what is measured in lines of text, grows with the page's own text; so do lines
 // and markers, which would be hair beside large letters.
-const SCALED = { size: /(font|^marker)$/, minsize: /./, width: /^line$/ };
+const SCALED = { size: /(font|^marker)$/, minsize: /./, width: /^line$/, standoff: /^title$/,
+  xshift: /^annotations$/, yshift: /^annotations$/ };
 function scaleText(node, factor, key = "") {
   if (Array.isArray(node)) node.forEach((item) => scaleText(item, factor, key));
   else if (node && typeof node === "object") {
@@ -77,8 +78,9 @@ function readTheme(el) {
 const LEAST_HEIGHT = 0.92;
 function sizeOf(room, own, theme) {
   if (!theme.fill) {
-    // Larger text only as far as the figure need not be scrolled sideways for it.
-    const factor = Math.max(1, Math.min(theme.factor, room.width / own.width));
+    // Larger text only as far as the figure need not be scrolled sideways for it, with some room
+    // to spare: in its least width the longest words just fit beside each other.
+    const factor = Math.max(1, Math.min(theme.factor, room.width / own.width / 1.1));
     return { factor, width: Math.max(room.width, Math.floor(own.width * factor)),
       height: own.height * factor };
   }
