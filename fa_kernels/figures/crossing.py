@@ -25,7 +25,7 @@ MODELS = ("launched", "paper")
 BUDGETS = (*range(4, 64, 2), *range(64, 257, 4))
 FAR_KIB = 2048
 _HEIGHT = 420
-_LEFT, _RIGHT = (0.0, 0.60), (0.68, 1.0)
+_LEFT, _RIGHT = (0.0, 0.45), (0.53, 1.0)
 
 
 def tiling_at(problem: AttentionProblem, sram_kib: int) -> Tiling:

@@ -181,7 +181,10 @@ def _not_measured(
         stopped = {name: tried[name] for names in partly.values() for name in names}
         _crosses(panel, stopped, height(0.95), log, "not everything measured")
         return
-    for k, names in enumerate(partly.values()):
+    # Who stops first has its words farthest left, and they may have to move under their crosses
+    # (`fit_words`): it comes last, where nothing is below it.
+    rows_of_crosses = sorted(partly, key=lambda stops: -min(n for n, _ in stops))
+    for k, names in enumerate(partly[stops] for stops in rows_of_crosses):
         _crosses(panel, {name: tried[name] for name in names}, height(0.95 - 0.07 * k), log)
 
 

@@ -30,7 +30,7 @@ GLYPHS = {PAPER: "◇", LAUNCHED: "●", COUNTED: "○", L2: "■", DRAM: "▼"}
 _ROW, _FRAME = 74, 112
 _UPPER, _LOWER = 0.2, -0.16
 #: Parts of the axis that words between two dots need, in the narrowest figure.
-_ROOM = {"share": 0.36, "share_short": 0.19}
+_ROOM = {"share": 0.36, "share_short": 0.21}
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _span(rows: Sequence[Ways]) -> tuple[float, float]:
     known = [n for row in rows for n in (*row.bytes.values(), row.compulsory_bytes) if n]
     low, high = math.log10(min(known)), math.log10(max(known))
     wide = max(1.2, high - low)
-    return low - 0.2 * wide, high + 0.42 * wide
+    return low - 0.27 * wide, high + 0.42 * wide
 
 
 def _wrapped(label: str) -> str:

@@ -40,7 +40,7 @@ class RungReader(ipywidgets.VBox):
         first = f"{names[pass_]}.cu"
         self.file = Choice(self.text["file"], [(first, first)], first)
         self.sentence, self.about = ipywidgets.HTML(), ipywidgets.HTML()
-        self.excerpts = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%"))
+        self.excerpts = ipywidgets.HTML(layout=ipywidgets.Layout(width="calc(100% - 4px)"))
         self.excerpts.add_class("falab-excerpts")
         self.source = Fold(opened=False)
         self._show_rung()

@@ -2,23 +2,32 @@
 
 const HEX = /#[0-9A-F]{6}/g;
 
-function loadPlotly(model) {
+// Whoever is on the page first asks; the others ask again where no answer comes, since a kernel may
+// be busy for long, or be another one by now.
+const ASK_AGAIN_MS = 30000;
+function loadPlotly(model, wanted) {
   if (window.Plotly?.react) return Promise.resolve(window.Plotly);
-  window.__faPlotly ??= new Promise((resolve, reject) => {
-    const give = setTimeout(() => {
-      window.__faPlotly = undefined; // the next figure asks again
-      reject(new Error("the kernel did not answer"));
-    }, 60000);
-    model.on("msg:custom", (content, buffers) => {
-      if (content?.have !== "plotly.js" || window.__faPlotlyLoaded) return;
-      clearTimeout(give);
-      run(new TextDecoder().decode(buffers[0]));
-      window.__faPlotlyLoaded = true;
+  return new Promise((resolve) => {
+    let again = null;
+    const ask = () => {
+      if (!wanted()) clearInterval(again);
+      const since = performance.now() - (window.__faPlotlyAsked ?? -Infinity);
+      if (!wanted() || since < ASK_AGAIN_MS) return;
+      window.__faPlotlyAsked = performance.now();
+      model.send({ need: "plotly.js" });
+    };
+    window.addEventListener("fa-plotly", () => {
+      clearInterval(again);
       resolve(window.Plotly);
+    }, { once: true });
+    model.on("msg:custom", (content, buffers) => {
+      if (content?.have !== "plotly.js") return;
+      if (!window.Plotly?.react) run(new TextDecoder().decode(buffers[0]));
+      window.dispatchEvent(new Event("fa-plotly"));
     });
-    model.send({ need: "plotly.js" });
+    again = setInterval(ask, ASK_AGAIN_MS / 10);
+    ask();
   });
-  return window.__faPlotly;
 }
 
 function run(code) {
@@ -73,8 +82,8 @@ function readTheme(el) {
 }
 
 // Size of a figure in a place of `room` px: {factor of its text, width, height}. A figure that
-// fills its place has the largest text with which its panels fit there, times the zoom; in less
-// than this part of its own height its words would collide.
+// fills its place has the largest text with which its panels fit there, times the zoom. In a low
+// window it is pressed together a little before it scrolls.
 const LEAST_HEIGHT = 0.92;
 function sizeOf(room, own, theme) {
   if (!theme.fill) {
@@ -84,11 +93,10 @@ function sizeOf(room, own, theme) {
     return { factor, width: Math.max(room.width, Math.floor(own.width * factor)),
       height: own.height * factor };
   }
-  const least = { width: own.width, height: LEAST_HEIGHT * own.height };
-  const fits = Math.min(room.width / least.width, room.height / least.height);
+  const fits = Math.min(room.width / own.width, room.height / own.height);
   const factor = Math.max(1, fits) * theme.zoom;
-  return { factor, width: Math.max(room.width, Math.floor(least.width * factor)),
-    height: Math.max(room.height, Math.floor(least.height * factor)) };
+  return { factor, width: Math.max(room.width, Math.floor(own.width * factor)),
+    height: Math.max(room.height, Math.floor(LEAST_HEIGHT * own.height * factor)) };
 }
 
 function themed(spec, colours, theme, size) {
@@ -210,19 +218,20 @@ async function render({ model, el: whole }) {
   });
   sizeWatch.observe(el);
 
-  loadPlotly(model)
-    .then((loaded) => {
-      if (!alive) return;
-      Plotly = loaded;
-      place.textContent = "";
-      draw();
-    })
-    .catch((error) => {
-      place.textContent = `${model.get("alt")} (The figure could not be drawn: ${error.message}.)`;
-    });
+  const late = setTimeout(() => {
+    place.textContent = `${model.get("alt")} (Not drawn yet: the kernel has not answered.)`;
+  }, 2 * ASK_AGAIN_MS);
+  loadPlotly(model, () => alive).then((loaded) => {
+    clearTimeout(late);
+    if (!alive) return;
+    Plotly = loaded;
+    place.textContent = "";
+    draw();
+  });
 
   return () => {
     alive = false;
+    clearTimeout(late);
     stopExport();
     themeWatch.disconnect();
     sizeWatch.disconnect();
