@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from fa_kernels.widgets.live_figure import STATIC
+from fa_kernels.widgets.live_figure import SCRIPTS, STATIC
 
 #: A page of a server that is reached by http under another name than localhost: what exists in
 #: secure contexts only, as crypto.randomUUID, is not there.
@@ -38,6 +38,15 @@ KNOB = {
     "values": [1, 2],
     "value": 1,
     "error": "",
+}
+LIVE = {
+    "alt": "what it shows",
+    "spec": {"data": [], "layout": {"height": 300}},
+    "dark_colours": {},
+    "least_width": 400,
+    "stale": False,
+    "input_stamp": 0,
+    "export_offer": {},
 }
 CHOICE = {"label": "dtype", "texts": ["fp16", "bf16"], "index": 0, "disabled": False}
 
@@ -74,3 +83,39 @@ def test_a_block_of_no_keys_does_not_hang_the_page(page: Page, size: str) -> Non
     script = f"{source('stepper_steps.js')} {ENDS} return blocksOf(scores, values, {size});"
     blocks = page.evaluate("(body) => new Function(body)()", script)
     assert [(block["from"], block["to"]) for block in blocks] == [(0, 1), (1, 2), (2, 3)]
+
+
+#: A figure whose kernel answers when the test calls `answer`; `asked` counts its questions.
+LATE = """
+([source, traits]) => {
+  const el = document.createElement("div");
+  el.style.width = "900px";
+  document.body.append(el);
+  const module = new Function(source.replace("export default { render };", "return render;"));
+  let listener = null;
+  window.asked = 0;
+  const model = { get: (name) => traits[name], set() {}, save_changes() {}, off() {},
+    send() { window.asked += 1; },
+    on(name, call) { if (name === "msg:custom") listener = call; } };
+  const drawing = `window.Plotly = { purge() {}, react: async (place) => {
+    place.innerHTML = "<svg class='main-svg'></svg>"; } };`;
+  window.answer = () => listener({ have: "plotly.js" }, [new TextEncoder().encode(drawing)]);
+  module()({ model, el });
+}
+"""
+
+
+def test_a_figure_waits_for_a_busy_kernel_and_asks_again(page: Page) -> None:
+    page.clock.install()
+    page.evaluate(LATE, ["\n".join(source(name) for name in SCRIPTS), LIVE])
+    figure = page.locator("[data-fa-widget=live-figure]").last
+    expect(figure).to_have_text("what it shows")
+    assert page.evaluate("window.asked") == 1
+    page.clock.run_for(70_000)
+    expect(figure).to_contain_text("Not drawn yet: the kernel has not answered.")
+    assert page.evaluate("window.asked") == 3
+    page.evaluate("window.answer()")
+    expect(figure.locator(".main-svg")).to_have_count(1)
+    expect(figure).not_to_contain_text("Not drawn yet")
+    page.clock.run_for(70_000)
+    assert page.evaluate("window.asked") == 3, "who has it asks no more"
