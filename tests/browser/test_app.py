@@ -66,7 +66,8 @@ def app(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         page = context.new_page()
         log = LabPage(page, LabServer(address, "", Path()))
         started = time.perf_counter()
-        page.goto(f"{address}?N=8192&d=128&nonsense=1&size=huge")
+        # The page itself is not whole before the notebook has run.
+        page.goto(f"{address}?N=8192&d=128&nonsense=1&size=huge", wait_until="commit")
         shown = AppPage(page, log, 0.0)
         page.locator(f"{FIGURE} .main-svg").first.wait_for(timeout=MAX_SECONDS * 1000)
         shown.drawn("explorer")
@@ -179,7 +180,7 @@ def test_a_reload_opens_the_same_state_in_a_fresh_kernel(app: AppPage) -> None:
     app.told(view="stepper", theme="dark", N="16384", step="2")
     before = parse_qs(urlsplit(page.url).query)
     page.evaluate("() => { window.__old = true; }")
-    page.reload()
+    page.reload(wait_until="commit")
     expect(page.locator(".falab-stepper")).to_have_attribute(
         "data-fa-step", "2", timeout=MAX_SECONDS * 1000
     )
