@@ -48,7 +48,7 @@ def binding(point: Point) -> str:
         have = units.capacity(point.device.hbm_capacity_bytes)
         words.append(f"Memory capacity binds: {wants}, {name} has {have}.")
     if loose:
-        words.append(f"On {name} {_limits(point, loose)}.")
+        words.append(f"On the {name} {_limits(point, loose)}.")
     for refused, why in refusals.items():
         words.append(f"{VARIANTS[refused].label} cannot be launched: {why}")
     return " ".join(words)

@@ -41,10 +41,14 @@ def story_figure(point: Point, run: RecordedRun | None = None) -> Any:
 def story_sentence(point: Point, run: RecordedRun | None = None) -> str:
     """What the figure says, for its alternative text."""
     compared = [VARIANTS[name] for name in COMPARED]
-    moved = ", ".join(f"{v.label} moves {traffic(point.traffic(v).total_bytes)}" for v in compared)
+    before, after = (point.traffic(variant).total_bytes for variant in compared)
+    moved = (
+        f"{compared[0].label.capitalize()} moves {ratio_text(before / after)} the bytes of "
+        f"{compared[1].label}, {traffic(before)} against {traffic(after)}"
+    )
     times = ", ".join(f"{label} {duration(ms)}" for label, ms, _ in _times(point, run))
-    kind = "recorded" if _recorded(point, run) else "lower bound of the model"
-    return f"{point.problem.describe()}: {moved}. {kind}: {times}. {binding(point)}"
+    kind = "Recorded" if _recorded(point, run) else "Lower bound of the model"
+    return f"{moved} ({point.problem.describe()}). {kind}: {times}. {binding(point)}"
 
 
 def enlarge(node: Any, factor: float, key: str = "") -> None:

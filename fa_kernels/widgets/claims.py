@@ -19,7 +19,7 @@ from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.fold import Fold
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import labels, takeaway_html
 
 #: No filter, and claims that no notebook tests.
 ALL, NO_NOTEBOOK = "all", "none"
@@ -71,7 +71,7 @@ class Claims(ipywidgets.VBox):
         """Show the claims that the controls ask for."""
         self.shown = [answer for answer in self.answers if self._is_wanted(answer)]
         said = escape(counted(self.shown))
-        self.sentence.value = f'<div class="falab-sentence" data-fa-claims>{said}</div>'
+        self.sentence.value = takeaway_html("claims", said)
         self.table.value = table_html(self.shown, self.device)
 
     def _is_wanted(self, answer: Answer) -> bool:

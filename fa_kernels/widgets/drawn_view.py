@@ -11,7 +11,7 @@ import ipywidgets
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.live_figure import LiveFigure
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import labels, takeaway_html
 
 #: In px: these figures are readable narrower than the explorer, so that a projector's large
 #: letters do not make the page scroll sideways.
@@ -85,8 +85,8 @@ class DrawnView(ipywidgets.VBox):
     def show(self, spec: dict[str, Any], alt: str, said: str, table: str, stamp: float) -> None:
         """Put figure, alternative text, sentence and table (HTML) on the page."""
         self.figure.show(spec, alt, stamp)
-        mark = f'<div class="falab-sentence" data-fa-{self.mark}>{escape(said)}</div>'
-        self.sentence.value, self.table.value = mark, table
+        self.sentence.value = takeaway_html(self.mark, escape(said))
+        self.table.value = table
 
     def _complain(self, text: str) -> None:
         self.figure.stale = bool(text)

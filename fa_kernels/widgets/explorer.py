@@ -23,7 +23,7 @@ from fa_kernels.widgets.explorer_point import opening_settings, point_of
 from fa_kernels.widgets.fold import Fold
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.run_panel import RunPanel
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import labels, takeaway_html
 from fa_kernels.widgets.theta_law import ThetaTable
 
 
@@ -104,8 +104,7 @@ class Explorer(ipywidgets.VBox):
         said = sentence(point)
         self.figure.show(spec, self._text["figure"].format(sentence=said), stamp)
         self.point = point
-        sentence_html = _subscripts(said)
-        self.sentence.value = f'<div class="falab-sentence" data-fa-sentence>{sentence_html}</div>'
+        self.sentence.value = takeaway_html("sentence", _subscripts(said))
         sources = ["model", self.session.live]
         if run is not None:
             sources.insert(1, f"recorded {run.run_id}")

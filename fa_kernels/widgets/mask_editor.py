@@ -31,7 +31,7 @@ from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.mask_grid import MaskGrid, rows_of
 from fa_kernels.widgets.mask_timer import MaskTimer
-from fa_kernels.widgets.text import html_table, labels, scientific
+from fa_kernels.widgets.text import html_table, labels, scientific, takeaway_html
 
 if TYPE_CHECKING:
     from fa_kernels.measure.live import MaskTiming
@@ -229,7 +229,7 @@ class MaskEditor(ipywidgets.VBox):
         keep, call = self.grid.keep, self.call
         self.difference = largest_difference(keep)
         said = takeaway(keep, self.difference)
-        mark = f'<div class="falab-sentence" data-fa-mask-editor>{escape(said)}</div>'
+        mark = takeaway_html("mask-editor", escape(said))
         self.sentence.value = mark
         live = self._live.get(call.masked(keep))
         self.table.value = mask_table(keep, call, self.device, self.recorded, live)

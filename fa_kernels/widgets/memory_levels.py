@@ -68,8 +68,8 @@ def takeaway(device: Device, levels: Mapping[str, Level]) -> str:
     sheet = shared.sheet_gb_s or 0.0
     said = [
         text["said_speed"].format(
-            ratio=ratio_text(gaps.faster).removesuffix("×"), shared=bandwidth(sheet),
-            hbm=bandwidth(hbm.sheet_gb_s or 0.0),
+            device=device_words(device), ratio=ratio_text(gaps.faster).removesuffix("×"),
+            shared=bandwidth(sheet), hbm=bandwidth(hbm.sheet_gb_s or 0.0),
         )
     ]  # fmt: skip
     if gaps.faster_measured:
@@ -166,7 +166,7 @@ class MemoryLevels(DrawnView):
         measured = MeasuredCeilings.on(sheet, self.session.root)
         levels = levels_of(sheet, measured)
         self.gaps = Gaps.of(sheet, levels)
-        said = f"{device_words(sheet)}: {takeaway(sheet, levels)}"
+        said = takeaway(sheet, levels)
         alt = self.text["figure"].format(sentence=said)
         table = levels_table(sheet, levels, measured)
         self.show(levels_spec(levels, self.text), alt, said, table, stamp)

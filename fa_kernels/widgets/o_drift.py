@@ -21,7 +21,7 @@ from fa_kernels.widgets.explorer_point import recorded_on
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.seed import checked_seed
 from fa_kernels.widgets.setting_view import LEAST_WIDTH
-from fa_kernels.widgets.text import html_table, labels
+from fa_kernels.widgets.text import html_table, labels, takeaway_html
 
 ROWS, HEAD_DIM, MAX_KEYS = 32, 64, 16384
 
@@ -169,6 +169,6 @@ def o_drift(
     )  # fmt: skip
     figure.show(o_drift_spec(drifts, text), text["figure"].format(sentence=said))
     note = "" if len(drifts) > 1 else f'<div class="falab-note">{escape(text["no_bf16"])}</div>'
-    sentence = f'<div class="falab-sentence" data-fa-drift>{escape(said)}</div>'
+    sentence = takeaway_html("drift", escape(said))
     table = drift_table(drifts, keys, numbers) + note
     return ipywidgets.VBox([ipywidgets.HTML(sentence), figure, ipywidgets.HTML(table)])

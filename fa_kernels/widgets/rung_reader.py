@@ -14,7 +14,7 @@ from fa_kernels.variants import Variant, find_variant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.fold import Fold
 from fa_kernels.widgets.rung_ideas import ideas_of, place_of
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import labels, takeaway_html
 
 #: Lines shown before and after the marked ones.
 _AROUND = 2
@@ -76,7 +76,7 @@ class RungReader(ipywidgets.VBox):
         said = self.text[name].format(
             number=number_of(variant), what=kernel.said(""), before=before
         )
-        self.sentence.value = f'<div class="falab-sentence" data-fa-rung>{escape(said)}</div>'
+        self.sentence.value = takeaway_html("rung", escape(said))
         self.about.value = self._about(kernel)
         marked, self._marked = [], {}
         for idea in ideas_of(shown):

@@ -19,7 +19,7 @@ from fa_kernels.figures.softmax_range import (
 )
 from fa_kernels.reference.online_softmax import OnlineSoftmax
 from fa_kernels.widgets.live_figure import LiveFigure
-from fa_kernels.widgets.text import html_table, labels, scientific
+from fa_kernels.widgets.text import html_table, labels, scientific, takeaway_html
 from fa_kernels.widgets.whole_row import softmax_output
 
 KEYS, HEAD_DIM, BLOCK_N = 64, 4, 16
@@ -169,7 +169,7 @@ def softmax_failures() -> ipywidgets.VBox:
     figure = LiveFigure("softmax_failures", setting={"scores": KEYS})
     figure.show(softmax_range_spec(ranges, text["figure"]), sentence(ranges))
     notes = "" if "bf16" in dtypes() else f'<div class="falab-note">{text["no_bf16"]}</div>'
-    said = f'<div class="falab-sentence" data-fa-failures>{sentence(ranges)}</div>'
+    said = takeaway_html("failures", sentence(ranges))
     return ipywidgets.VBox(
         [ipywidgets.HTML(said), figure, ipywidgets.HTML(failures_table(ranges) + notes)]
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from html import escape
+
+import ipywidgets
+
 from fa_kernels.figures.recorded import RecordedRuns
 from fa_kernels.figures.story import story_sentence, story_spec
 from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.explorer_point import opening_settings, point_of
 from fa_kernels.widgets.live_figure import LiveFigure
+from fa_kernels.widgets.text import takeaway_html
 
 
 def story(
@@ -17,8 +22,9 @@ def story(
     dtype: str = "fp16",
     device: str | None = None,
     session: Session | None = None,
-) -> LiveFigure:
-    """Where the bytes go and what time it takes, standard beside flash, at one point.
+) -> ipywidgets.VBox:
+    """Where the bytes go and what time it takes, standard beside flash, at one point; the message
+    stands above.
 
     Args and errors as `explorer`.
     """
@@ -27,5 +33,6 @@ def story(
     point = point_of(settings)
     run = RecordedRuns(used.run, used.root).on(point.device)
     figure = LiveFigure("story", setting=settings)
-    figure.show(story_spec(point, run), story_sentence(point, run))
-    return figure
+    said = story_sentence(point, run)
+    figure.show(story_spec(point, run), said)
+    return ipywidgets.VBox([ipywidgets.HTML(takeaway_html("story", escape(said))), figure])

@@ -52,6 +52,25 @@ def _is_words(cells: Sequence[str]) -> bool:
     return len(words) * 2 > len(said)
 
 
+def takeaway_html(mark: str, said: str) -> str:
+    """What a figure says: its first sentence is the message, the others are smaller after it.
+
+    A first one as short as a verdict ("Memory: reproduces.") takes the next along. `said` is HTML,
+    and tests find it by data-fa-<mark>.
+    """
+    first, *more = _BETWEEN_SENTENCES.split(said)
+    if len(first) < _VERDICT and more and len(more[0]) < _LONG:
+        first = f"{first} {more.pop(0)}"
+    rest = f' <span class="falab-more">{" ".join(more)}</span>' if more else ""
+    return f'<div class="falab-sentence" data-fa-{mark}>{first}{rest}</div>'
+
+
+#: Characters of a sentence that is a word of judgement and what it is about, and of one that is
+#: too long to stand in large letters.
+_VERDICT, _LONG = 60, 250
+_BETWEEN_SENTENCES = re.compile(r"(?:(?<=[.?])|(?<=[.?]\)))\s+(?=[A-Z(]|[a-z]+:|&quot;)")
+
+
 def text_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
     """Cells as columns of text, for a terminal; the first row holds the heads."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -32,7 +32,7 @@ def test_a_device_is_chosen_and_n_is_turned(memory: LabPage) -> None:
     other = device_words(device("a100-40gb"))
     shown = view(memory, "levels")
     shown.locator('[data-fa-choice="device"] select').select_option(label=other)
-    expect(shown.locator("[data-fa-levels]")).to_contain_text(f"{other}: All SMs together")
+    expect(shown.locator("[data-fa-levels]")).to_contain_text(f"On the {other} all SMs together")
     shown = view(memory, "fits")
     sentence = shown.locator("[data-fa-fits]")
     said = text_of(sentence)

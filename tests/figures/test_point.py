@@ -132,8 +132,8 @@ def test_sentence_names_bandwidth_where_it_binds() -> None:
 def test_sentence_blames_no_bandwidth_for_what_the_cache_answers(h200: Device) -> None:
     text = binding(Point.of(4096, 64, 4, "float16", h200))
     assert text == (
-        "On H200 SXM fp32 arithmetic (8.21 ms) binds standard and flash as long as the L2 cache "
-        "answers the re-reads of Q, K and V (25.1 ms and 14.3 ms requested at the HBM rate, "
+        "On the H200 SXM fp32 arithmetic (8.21 ms) binds standard and flash as long as the L2 "
+        "cache answers the re-reads of Q, K and V (25.1 ms and 14.3 ms requested at the HBM rate, "
         "3.58 ms and 56.4 µs of it compulsory)."
     )
     text = binding(Point.of(4096, 64, 16, "float32", device("rtx-4090")))

@@ -17,7 +17,7 @@ def test_recorded_times_and_their_source(h200: Device, run: RecordedRun) -> None
     assert f"recorded {RUN_ID} · B = 4, H = 32, N = 4096" in words(spec)
     assert "Time: standard / flash = " in words(spec)
     assert min(sizes(spec)) >= 16
-    assert "recorded: standard" in story_sentence(point, run)
+    assert "Recorded: standard" in story_sentence(point, run)
 
 
 def test_without_a_run_it_says_model(h200: Device) -> None:
@@ -26,5 +26,5 @@ def test_without_a_run_it_says_model(h200: Device) -> None:
     assert "model, not measured: no run on NVIDIA H200 SXM" in words(spec)
     (bars,) = (t for t in spec["data"] if t["name"] == "latency")
     assert bars["marker"]["pattern"]["shape"] == "/"
-    assert "lower bound of the model: standard, lower bound" in story_sentence(point)
+    assert "Lower bound of the model: standard, lower bound" in story_sentence(point)
     story_figure(point)

@@ -11,6 +11,7 @@ from fa_kernels.session import Session
 from fa_kernels.variants import ALGORITHMS, VARIANTS
 from fa_kernels.widgets.checks import check_traffic
 from fa_kernels.widgets.story import story
+from fa_kernels.widgets.suite import live_figures
 from tests.figures.synthetic import RUN_ID
 
 
@@ -71,6 +72,6 @@ def test_bad_values(bare: Session, options: dict[str, Any], words: str) -> None:
 
 
 def test_story_shows_the_run(recorded: Session, bare: Session) -> None:
-    assert "recorded: standard" in story(session=recorded).alt
-    assert "lower bound of the model" in story(session=bare).alt
-    assert "M" not in story(M_kib=32, session=bare).spec["layout"]
+    assert "Recorded: standard" in live_figures(story(session=recorded))[0].alt
+    assert "Lower bound of the model" in live_figures(story(session=bare))[0].alt
+    assert "M" not in live_figures(story(M_kib=32, session=bare))[0].spec["layout"]

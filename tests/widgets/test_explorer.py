@@ -61,7 +61,7 @@ def test_dtype_device_and_scale_move_it_too(lab: Explorer) -> None:
     lab.controls.dtype.value = "fp32"
     assert "fp32" in lab.status.value
     lab.controls.apply(Settings(4096, 64, 64, "fp16", "a100-80gb"))
-    assert "On A100" in lab.sentence.value
+    assert "On the A100" in lab.sentence.value
     assert "recorded" not in lab.status.value.split("<br>")[0]
 
 

@@ -18,6 +18,7 @@ from fa_kernels.widgets import export
 from fa_kernels.widgets.export import FOLDER, OFFERED, free_name, offer
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.speed import Speed
+from fa_kernels.widgets.suite import live_figures
 from fa_kernels.widgets.text import labels
 
 PACKAGE = Path(fa.__file__).parent
@@ -99,7 +100,7 @@ def test_html_of_the_setting_that_is_shown(speed: Speed) -> None:
     assert f"made for {speed.figure.least_width} px" in said
     told = about("speed")
     assert told["parameters"]["d"] == 128 and told["venue"] == "icml"
-    assert told["caption"] in html.unescape(speed.sentence.value)
+    assert told["caption"] in html.unescape(re.sub("<[^>]+>", "", speed.sentence.value))
     assert told["alt"] == speed.figure.alt
     assert {"commit", "command", "device"} <= told["sources"][0].keys()
 
@@ -168,7 +169,7 @@ def test_a_second_press_waits_for_the_first(speed: Speed, monkeypatch: pytest.Mo
 
 
 def test_a_figure_without_an_owner_says_its_setting(no_browser: None) -> None:
-    exported(fa.story(N=2048, session=fa.session("numpy")))
+    exported(live_figures(fa.story(N=2048, session=fa.session("numpy")))[0])
     assert about("story")["parameters"]["N"] == 2048
     exported(fa.o_drift(64).children[1])
     assert about("o_drift")["parameters"]["keys"] == 64

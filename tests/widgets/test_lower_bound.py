@@ -16,7 +16,7 @@ TEXT = labels("lower_bound")
 
 
 def plain(html: str) -> str:
-    return unescape(re.sub("<[^>]*>", " ", html))
+    return " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
 
 
 def test_it_is_at_the_front_door() -> None:

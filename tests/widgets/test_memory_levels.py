@@ -45,7 +45,9 @@ def plain(text: str) -> str:
 def test_without_a_run_the_data_sheet_speaks_and_the_remedy_is_named(bare: Session) -> None:
     widget = fa.memory_levels("h200", bare)
     said, table = plain(widget.sentence.value), plain(widget.table.value)
-    assert said.startswith("H200 SXM: All SMs together read shared memory 7.0 times as fast as HBM")
+    assert said.startswith(
+        "On the H200 SXM all SMs together read shared memory 7.0 times as fast as HBM"
+    )
     assert "Measured" not in said and COMMAND in table
     assert "H200 data sheet 3367400" in table
 
@@ -57,7 +59,10 @@ def test_with_a_run_both_stand_there(measured: Session) -> None:
     assert "0.950" in widget.table.value and COMMAND not in widget.table.value
     widget.device.value = "a100-40gb"
     assert "Measured" not in plain(widget.sentence.value)
-    assert plain(widget.sentence.value).startswith("A100 40GB: ") and COMMAND in widget.table.value
+    assert (
+        plain(widget.sentence.value).startswith("On the A100 40GB ")
+        and COMMAND in widget.table.value
+    )
 
 
 @pytest.mark.parametrize("slug", list_devices())

@@ -19,7 +19,7 @@ TEXT = labels("numerics")
 
 
 def plain(html: str) -> str:
-    return unescape(re.sub("<[^>]*>", " ", html))
+    return " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
 
 
 def recorded_in(root: Path, **about: str) -> Session:
@@ -35,7 +35,9 @@ def test_it_is_at_the_front_door() -> None:
 def test_the_sentence_is_computed(tmp_path: Path) -> None:
     view = numerics(device="h200", session=recorded_in(tmp_path))
     said = plain(view.sentence.value)
-    assert "N = 4096, d = 64, normal inputs, fp16: flash is off by 0.5 rounding units, 1.00" in said
+    assert "N = 4096, d = 64, normal inputs, fp16: flash is off by 0.5 rounding units;" in said
+    first = "In fp16 flash is 1.00 times as far off as the exact result rounded once."
+    assert said.startswith(first)
     assert "on tensor cores, which take P in fp16, by 1;" in said
     assert "stored in fp16, by 2, 4.0× as much as flash" in said
     assert "units (flash)" in said

@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 
 def plain(html: str) -> str:
-    return unescape(re.sub("<[^>]*>", " ", html))
+    return " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
 
 
 @pytest.mark.parametrize("key", RESULTS)

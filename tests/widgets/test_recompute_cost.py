@@ -75,7 +75,7 @@ def test_the_sentence_compares_times(trained: Session) -> None:
 
 def test_without_a_run_no_time_is_said(bare: Session) -> None:
     widget = fa.recompute_cost(session=bare)
-    assert widget.sentence.value.endswith(f"{TEXT['said_no_time']}</div>")
+    assert widget.sentence.value.endswith(f"{TEXT['said_no_time']}</span></div>")
     assert TEXT["no_source"] in widget.table.value
 
 

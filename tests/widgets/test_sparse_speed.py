@@ -30,7 +30,7 @@ def plain(html: str) -> str:
 
 def test_the_sentence_is_computed(timed: Session) -> None:
     said = plain(fa.sparse_speed(session=timed).sentence.value)
-    assert "Forward: at s = 1/32 " in said and "Backward: at s = 1/32" in said
+    assert "Forward: with 1/32 of the" in said and "Backward: with 1/32 of the" in said
     assert "the mask leaves 32 times less to do; its limit is met at 6 of 6 densities." in said
     assert "FlexAttention takes 1.25 times as long." in said
     # Half the dense time: 1.02 s + 0.01 ms is less from a quarter on, not at a half.

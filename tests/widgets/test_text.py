@@ -48,3 +48,26 @@ def test_one_table_of_text_and_it_has_no_spaces_at_the_ends() -> None:
 def test_no_list_box_that_gives_its_keys_to_jupyterlab() -> None:
     found = [p.name for p in WIDGETS.rglob("*.py") if "Dropdown(" in p.read_text(encoding="utf-8")]
     assert not found, "use Choice: in a Dropdown, typing b inserts a cell"
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "more"),
+    [
+        (
+            f"{'x' * 60} is 3.2 times as much. Recorded: 1 ms.",
+            f"{'x' * 60} is 3.2 times as much.",
+            1,
+        ),
+        (
+            "Memory: reproduces. Cells are equal. So is time.",
+            "Memory: reproduces. Cells are equal.",
+            1,
+        ),
+        ("One sentence, of 4.8 TB/s.", "One sentence, of 4.8 TB/s.", 0),
+    ],
+)
+def test_the_first_sentence_is_the_message(said: str, message: str, more: int) -> None:
+    html = text.takeaway_html("mark", said)
+    assert html.startswith(f'<div class="falab-sentence" data-fa-mark>{message}')
+    assert html.count('<span class="falab-more">') == more
+    assert re.sub("<[^>]+>", "", html) == said

@@ -18,7 +18,7 @@ TEXT = labels("utilisation")
 
 
 def plain(html: str) -> str:
-    return re.sub("<[^>]*>", " ", html)
+    return " ".join(re.sub("<[^>]*>", " ", html).split())
 
 
 @pytest.fixture
