@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fa_kernels.figures.ghost import widen
 from fa_kernels.figures.memory_panel import memory_panel
 from fa_kernels.figures.panel import MEMORY, RUNTIME, fit_words, join
 from fa_kernels.figures.point import Point
@@ -24,6 +25,7 @@ def explorer_spec(
     live: Sequence[Row] = (),
     live_on: str = "",
     log: bool = True,
+    hold: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The figure as plain data: what is sent to the page while a knob is dragged.
 
@@ -32,15 +34,21 @@ def explorer_spec(
         run: the run recorded on `point.device`, or None.
         live: rows measured just now at this d, dtype and M; `live_on` is the GPU's name.
         log: log-log axes for runtime and memory; otherwise linear.
+        hold: an earlier figure of this kind that the axes shall hold, too.
 
     Returns:
         {"data": [...], "layout": {...}}, valid for `plotly.graph_objects.Figure`.
     """
     runtime = runtime_panel(point, run, live, live_on, log)
     memory = memory_panel(point, run, log)
+    tiles, traffic = tile_panel(point), traffic_panel(point, run)
+    if hold is not None:
+        # Before words and cursors are placed, which are shares of the figure.
+        for panel in (tiles, traffic, runtime, memory):
+            widen(panel.axes, hold["layout"])
     fit_words(runtime, RUNTIME, "x3", spare_px=0)
     fit_words(memory, MEMORY, "x4", spare_px=_MARGIN_RIGHT - 2)
-    return join([tile_panel(point), traffic_panel(point, run), runtime, memory])
+    return join([tiles, traffic, runtime, memory])
 
 
 def explorer_figure(

@@ -186,6 +186,8 @@ def _bar_trace(pieces: Sequence[_Piece], axes: tuple[str, str]) -> dict[str, Any
         "hovertext": [p.hover for p in pieces],
         "hoverinfo": "text",
         "name": "HBM traffic",
+        # A length that is cut says nothing on another axis.
+        "meta": {"cut": [p.cut for p in pieces]},
     }
 
 

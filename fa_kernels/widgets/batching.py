@@ -22,6 +22,7 @@ from fa_kernels.units import GIB, duration, significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import TIME, Headline
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.seed import checked_seed
 from fa_kernels.widgets.text import html_table, labels
@@ -165,6 +166,16 @@ class Batching(DrawnView):
         """What the controls show now."""
         values: tuple[Any, ...] = (self.cache_gib.value, self.page_size.value, self.seed.value)
         return Asked(self.per_s.value, *values)
+
+    def headline(self) -> Headline:
+        """Tokens a second, the wait for the first one and the used part of the cache, both ways."""
+        text, found = labels("headline"), {}
+        for served, name in zip(self.served, ("static", "continuous"), strict=True):
+            word, first = text[name], float(np.median(served.first_token_ms))
+            found[text["rate"].format(variant=word)] = (served.tokens_per_s, "tokens/s")
+            found[text["first"].format(variant=word)] = (first, TIME)
+            found[text["filled"].format(variant=word)] = (100 * served.filled, "%")
+        return found
 
     def draw(self, setting: Asked, stamp: float) -> None:
         """Compute and show a setting."""

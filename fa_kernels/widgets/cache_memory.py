@@ -18,6 +18,7 @@ from fa_kernels.problem import SHORT_DTYPE, checked_int, dtype_name
 from fa_kernels.units import significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.headline import HELD, Headline
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.setting import dtype_choice
 from fa_kernels.widgets.text import html_table, labels
@@ -125,10 +126,19 @@ class CacheMemory(DrawnView):
         """What the controls show now."""
         return CacheSize(self.model.value, self.tokens.value, self.batch.value, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """The cache of the chosen model, a token's part of it, and what the model needs in all."""
+        text, chosen = labels("headline"), self.chosen
+        return {
+            text["cache"]: (chosen.nbytes, HELD), text["token"]: (chosen.token_bytes, HELD),
+            text["with_weights"]: (chosen.total_bytes, HELD),
+        }  # fmt: skip
+
     def draw(self, setting: CacheSize, stamp: float) -> None:
         """Compute and show a setting."""
         models = [setting.of(slug) for slug in list_models()]
-        said = takeaway(setting.of(setting.model), self.devices)
+        self.chosen = setting.of(setting.model)
+        said = takeaway(self.chosen, self.devices)
         caption = self.text["caption"].format(
             batch=setting.batch, tokens=setting.tokens, dtype=setting.dtype
         )

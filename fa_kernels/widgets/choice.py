@@ -24,6 +24,8 @@ class Choice(anywidget.AnyWidget):
     texts = traitlets.List(traitlets.Unicode()).tag(sync=True)
     index = traitlets.Int(0).tag(sync=True)
     disabled = traitlets.Bool(False).tag(sync=True)
+    #: What the page says of the choice under the mouse.
+    about = traitlets.Unicode("").tag(sync=True)
     #: Wall clock of the choice, in ms since 1970 (browser's clock).
     stamp = traitlets.Float(0.0).tag(sync=True)
     value = traitlets.Any()

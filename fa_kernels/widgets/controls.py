@@ -1,4 +1,4 @@
-"""The explorer's controls: knobs N, d, M; dtype, device, scale, block pattern; presets, Reset."""
+"""The explorer's controls: knobs N, d, M; dtype, device, scale, block pattern; presets."""
 
 from __future__ import annotations
 
@@ -24,19 +24,12 @@ from fa_kernels.tiling import largest_paper_sram
 from fa_kernels.units import KIB
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.knob import Knob
+from fa_kernels.widgets.presets import PRESETS, about
 from fa_kernels.widgets.setting import HEAD_DIMS, SRAM_KIB, dtype_choice, number_knob
 from fa_kernels.widgets.text import labels
 
 #: What the density control offers; an argument may lie between.
 DENSITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64)
-#: Name -> (N, d). Batch and heads follow the recorded grid, whatever the model's own are.
-PRESETS = {
-    "BERT 512": (512, 64),
-    "GPT-2 1K": (1024, 64),
-    "GPT-2 4K": (4096, 64),
-    "Path-X 16K": (16384, 64),
-    "Path-256 64K": (65536, 64),
-}
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,7 @@ class Controls(ipywidgets.VBox):
 
     def __init__(self, settings: Settings, on_change: Callable[[float], None]) -> None:
         text = labels("explorer")
-        self._start, self._on_change, self._quiet = settings, on_change, False
+        self._on_change, self._quiet = on_change, False
         self.seqlen = number_knob("seqlen", SEQLENS, settings.N, checked_seqlen)
         self.head_dim = number_knob("head_dim", HEAD_DIMS, settings.d, checked_head_dim)
         self.sram = number_knob("sram", SRAM_KIB, settings.M_kib, checked_sram_kib)
@@ -94,15 +87,13 @@ class Controls(ipywidgets.VBox):
         densities = density_options(settings.density)
         self.density = Choice(text["density"], densities, settings.density)
         self.density.disabled = not settings.is_sparse
-        self.presets = [_button(name, text["about"][name]) for name in PRESETS]
-        self.reset = _button(text["reset"])
+        self.presets = [_button(name, about(name)) for name in PRESETS]
         #: Beside the sentence that refuses M: the remedy as a button, there only when it helps.
         self.remedy = _button("", text["set_sram_why"])
         self.remedy.layout.display, self.remedy.layout.align_self = "none", "flex-start"
         self.remedy.on_click(lambda clicked: self.apply_remedy())
         for button in self.presets:
             button.on_click(lambda clicked: self.apply_preset(clicked.description))
-        self.reset.on_click(lambda clicked: self.apply(self._start))
         controls: list[Knob | Choice] = [*self.knobs, *self.choices]
         for control in controls:
             control.observe(lambda change: self._changed(change.owner.stamp), "value")
@@ -111,7 +102,7 @@ class Controls(ipywidgets.VBox):
             [
                 ipywidgets.HBox(list(self.knobs), layout=wrap),
                 ipywidgets.HBox(list(self.choices), layout=wrap),
-                ipywidgets.HBox([*self.presets, self.reset], layout=wrap),
+                ipywidgets.HBox(self.presets, layout=wrap),
                 self.remedy,
             ]
         )
@@ -152,7 +143,7 @@ class Controls(ipywidgets.VBox):
 
     def apply_preset(self, name: str) -> None:
         """Set N and d to a preset's; everything else stays."""
-        n, d = PRESETS[name]
+        n, d = PRESETS[name].sizes
         self.apply(replace(self.settings, N=n, d=d))
 
     def apply_remedy(self) -> None:

@@ -18,9 +18,10 @@ from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.session import Session
-from fa_kernels.units import capacity, significant
+from fa_kernels.units import KIB, capacity, significant
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import recorded_on
+from fa_kernels.widgets.headline import HELD, Headline
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
     SRAM_KIB,
@@ -105,6 +106,7 @@ class CrossingView(SettingView):
     """Where the two loop orders cross, over M."""
 
     section = mark = "crossing"
+    has_presets = True
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
         self.seqlen = number_knob("seqlen", SEQLENS, setting.N, checked_seqlen)
@@ -118,9 +120,17 @@ class CrossingView(SettingView):
         """What the controls show now."""
         return Setting(self.seqlen.value, self.head_dim.value, _ANY_KIB, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """The budget from which K/V outside moves less, in both models."""
+        text = labels("headline")
+        return {
+            text["crossing"].format(model=text[name]): (kib and kib * KIB, HELD)
+            for name, kib in self.found.kib.items()
+        }
+
     def draw(self, setting: Setting, stamp: float) -> None:
         """Compute and show a setting."""
-        found = find_crossing(setting, self.device, self.numbers)
+        found = self.found = find_crossing(setting, self.device, self.numbers)
         said = takeaway(found)
         labels_of = [VARIANTS[name].label for name in ORDERS]
         alt = self.text["figure"].format(sentence=said, orders=" and ".join(labels_of))

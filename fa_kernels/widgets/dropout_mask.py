@@ -204,6 +204,10 @@ class DropoutMask(DrawnView):
         """What the controls show now."""
         return Draw(self.percent.value, self.seed.value, self.block_m.value, self.block_n.value)
 
+    def arguments(self) -> dict[str, Any]:
+        """The call takes a probability."""
+        return {"p": self.setting.percent / 100, **super().arguments()}
+
     def draw(self, setting: Draw, stamp: float) -> None:
         """Run both passes and show their masks."""
         self.check = mask_check(setting)

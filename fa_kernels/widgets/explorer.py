@@ -19,15 +19,17 @@ from fa_kernels.session import Session, in_use
 from fa_kernels.widgets.backends import Backend
 from fa_kernels.widgets.controls import Controls, Settings
 from fa_kernels.widgets.explorer_point import default_device as default_device
-from fa_kernels.widgets.explorer_point import opening_settings, point_of
+from fa_kernels.widgets.explorer_point import explorer_headline, opening_settings, point_of
 from fa_kernels.widgets.fold import Fold
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.run_panel import RunPanel
+from fa_kernels.widgets.steered import Steering
 from fa_kernels.widgets.text import labels, takeaway_html
 from fa_kernels.widgets.theta_law import ThetaTable
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Steering, ipywidgets.VBox):
     """Sentence, controls, figure, status and Run, kept in step.
 
     `point` is what the figure shows: the last setting that could be computed. `backend` replaces
@@ -37,7 +39,7 @@ class Explorer(ipywidgets.VBox):
     def __init__(
         self, settings: Settings, session: Session, backend: Backend | None = None
     ) -> None:
-        self._text = labels("explorer")
+        self._text, self._opened = labels("explorer"), settings
         self.session, self.runs = session, RecordedRuns(session.run, session.root)
         self.point = point_of(settings)
         self._live: dict[tuple[Any, ...], Row] = {}
@@ -47,6 +49,7 @@ class Explorer(ipywidgets.VBox):
         self.sentence = ipywidgets.HTML()
         self.message = ipywidgets.HTML()
         self.controls = Controls(settings, self.update)
+        self.steer([*self.controls.knobs, *self.controls.choices])
         self.figure = LiveFigure("explorer", owner=self)
         self.status = ipywidgets.HTML()
         self.theta = Fold(summary=self._text["theta"])
@@ -83,6 +86,23 @@ class Explorer(ipywidgets.VBox):
                 self._complain("")
         self.on_update()
 
+    @property
+    def setting(self) -> Settings:
+        """What the controls show now."""
+        return self.controls.settings
+
+    def reset(self) -> None:
+        """Back to the setting that the cell opened with, in one redraw."""
+        self.controls.apply(self._opened)
+
+    def call(self) -> str:
+        """The call that opens the explorer as its controls stand."""
+        return self.setting.call()
+
+    def headline(self) -> Headline:
+        """Bytes, work, recorded time and memory of the two variants that are compared."""
+        return explorer_headline(self.point, self.runs.on(self.point.device))
+
     def take_rows(self, rows: list[Row]) -> None:
         """Draw what Run has measured so far; the points of earlier runs stay."""
         new = [row for row in rows if row.metric == "latency_ms"]
@@ -100,10 +120,13 @@ class Explorer(ipywidgets.VBox):
     def _draw(self, point: Point, settings: Settings, stamp: float) -> None:
         run = self.runs.on(point.device)
         live, live_on = self._live_at(point)
-        spec = explorer_spec(point, run, live, live_on, log=settings.scale == "log")
+        pin = self.figure.row.pin
+        spec = explorer_spec(
+            point, run, live, live_on, log=settings.scale == "log", hold=pin.spec if pin else None
+        )
         said = sentence(point)
-        self.figure.show(spec, self._text["figure"].format(sentence=said), stamp)
         self.point = point
+        self.figure.show(spec, self._text["figure"].format(sentence=said), stamp)
         self.sentence.value = takeaway_html("sentence", _subscripts(said))
         sources = ["model", self.session.live]
         if run is not None:
@@ -115,10 +138,7 @@ class Explorer(ipywidgets.VBox):
             status += f" · {self._text['sparse'].format(words=words)}"
         if achieved := run.achieved(point) if run is not None else "":
             status += f" · {self._text['achieved'].format(shares=achieved)}"
-        self.status.value = (
-            f'<div class="falab-note" data-fa-status>{escape(status)}<br>'
-            f"{escape(self._text['copy_call'])} <code>{escape(settings.call())}</code></div>"
-        )
+        self.status.value = f'<div class="falab-note" data-fa-status>{escape(status)}</div>'
         self._draw_theta()
 
     def _draw_theta(self) -> None:

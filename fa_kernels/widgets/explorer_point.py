@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from fa_kernels.device import device as find_device
 from fa_kernels.device import readable_devices
-from fa_kernels.figures.point import Point
+from fa_kernels.figures.point import COMPARED, Point
+from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.problem import DTYPE_FROM_SHORT
 from fa_kernels.session import Session, in_use
+from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.controls import Settings, checked_settings
+from fa_kernels.widgets.headline import HELD, MOVED, TIME, WORK, Headline
 from fa_kernels.widgets.setting import SRAM_KIB
+from fa_kernels.widgets.text import labels
 
 #: What M starts at, where the device allows it: the fastest recorded budget at the first point.
 _DEFAULT_SRAM_KIB = 64
@@ -24,6 +28,22 @@ def point_of(settings: Settings) -> Point:
     dtype, sheet = DTYPE_FROM_SHORT[settings.dtype], find_device(settings.device)
     sparse = (settings.pattern, settings.density)
     return Point.of(settings.N, settings.d, settings.M_kib, dtype, sheet, *sparse)
+
+
+def explorer_headline(point: Point, run: RecordedRun | None) -> Headline:
+    """Quantity -> what each of the two compared variants has of it at a point."""
+    text, found = labels("headline"), {}
+    for variant in (VARIANTS[name] for name in COMPARED):
+        row = run.row(variant.name, point, "latency_ms") if run else None
+        numbers = {
+            "moved": (point.traffic(variant).total_bytes, MOVED),
+            "work": (point.flops(variant), WORK),
+            "time": (row.median if row else None, TIME),
+            "held": (variant.memory(point.problem).extra_bytes, HELD),
+        }
+        for name, number in numbers.items():
+            found[text[name].format(variant=variant.label)] = number
+    return found
 
 
 def default_device(session: Session) -> str:

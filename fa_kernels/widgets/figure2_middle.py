@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
@@ -64,6 +65,10 @@ class Figure2Middle(DrawnView):
     def setting(self) -> str:
         """The GPU that the control shows."""
         return str(self.gpu.value)
+
+    def arguments(self) -> dict[str, Any]:
+        """The GPU is all there is."""
+        return {"device": self.setting}
 
     def draw(self, setting: str, stamp: float) -> None:
         """Compute and show the runs of a GPU."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import ipywidgets
 
@@ -12,7 +13,7 @@ from fa_kernels.figures.fragmentation import fragmentation_spec
 from fa_kernels.paging import PAGE_SIZES, POLICIES, Occupancy, occupancies, visits
 from fa_kernels.problem import checked_int
 from fa_kernels.widgets.choice import Choice
-from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.drawn_view import Control, DrawnView
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.seed import checked_seed
 from fa_kernels.widgets.text import html_table, labels
@@ -103,6 +104,7 @@ class Fragmentation(DrawnView):
     """Rows of slots under three policies, with a control that steps and one that plays."""
 
     section = mark = "fragmentation"
+    pins = False  # a picture of slots
     least_width = 820
 
     def __init__(self, setting: Paged) -> None:
@@ -134,6 +136,14 @@ class Fragmentation(DrawnView):
     def setting(self) -> Paged:
         """What the controls show now."""
         return Paged(self.page_size.value, self.seed.value, self.step.value)
+
+    def restore(self, values: Mapping[Control, Any]) -> None:
+        """As many steps as that story has, or what plays it would stop short."""
+        self.play.playing = False
+        opened = Paged(*(values[control] for control in (self.page_size, self.seed, self.step)))
+        self.step.values = self._steps(opened)
+        self.play.max = self.step.values[-1]
+        super().restore(values)
 
     def draw(self, setting: Paged, stamp: float) -> None:
         """Compute and show a setting."""

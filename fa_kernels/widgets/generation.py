@@ -16,6 +16,7 @@ from fa_kernels.units import capacity, duration
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.text import html_table, labels
 
 
@@ -108,9 +109,17 @@ class Generation(DrawnView):
         """What the control shows now."""
         return Written(self.prompt.value)
 
+    def headline(self) -> Headline:
+        """Tokens a second in every way."""
+        ways = self.text["ways"]
+        return {
+            ways[key]: (one.tokens_per_s or None, "tokens/s") for key, one in self.texts.items()
+        }
+
     def draw(self, setting: Written, stamp: float) -> None:
         """Compute and show a setting."""
         texts = self.recorded.texts.get(setting.prompt, {key: Text() for key in WAYS})
+        self.texts = texts
         said = takeaway(texts, setting.prompt, self.device)
         name = "caption" if self.recorded.run_id else "caption_nothing"
         caption = self.text[name].format(device=self.device.name, run=self.recorded.run_id)

@@ -16,7 +16,7 @@ from fa_kernels.problem import checked_int
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import significant
 from fa_kernels.widgets.choice import Choice
-from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.drawn_view import Control, DrawnView
 from fa_kernels.widgets.finite_differences import STEP, central_differences
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.seed import MAX_SEED, checked_seed
@@ -185,7 +185,7 @@ class GradientCheck(DrawnView):
     def __init__(self, chosen: Chosen) -> None:
         text = labels(self.section)
         words = labels("explorer")
-        self._seed = chosen.seed
+        self._seed = self._opening_seed = chosen.seed
         self.seqlen = Knob(
             check=checked_rows, label=words["seqlen"], description=words["seqlen_description"],
             unit=words["seqlen_unit"], values=list(SEQLENS), value=chosen.N,
@@ -206,6 +206,11 @@ class GradientCheck(DrawnView):
     def setting(self) -> Chosen:
         """What the controls show now."""
         return Chosen(self.seqlen.value, self.head_dim.value, self.kind.value, self._seed)
+
+    def restore(self, values: Mapping[Control, Any]) -> None:
+        """The random numbers belong to the setting, too."""
+        super().restore(values)
+        self._seed = self._opening_seed
 
     def again(self) -> None:
         """The same check with other random numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fa_kernels.cuda.sass import CLASSES, CONVERT, FP32, TENSOR
 from fa_kernels.figures.instruction_mix import (
@@ -79,6 +80,10 @@ class InstructionMixView(RungView):
         text = labels(self.section)
         self.part = Choice(text["part"], [(text["parts"][name], name) for name in PARTS], part)
         super().__init__(setting, (self.part,))
+
+    def arguments(self) -> dict[str, Any]:
+        """What is counted is an argument, too."""
+        return {**super().arguments(), "part": self.part.value}
 
     def draw(self, setting: Compiled, stamp: float) -> None:
         """Compute and show a setting."""

@@ -15,6 +15,7 @@ from fa_kernels.units import duration, significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import TIME, Headline
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.setting import HEAD_DIMS, number_knob
 from fa_kernels.widgets.text import html_table, labels
@@ -115,6 +116,8 @@ def ladder_table(found: Sequence[Step], device: Device) -> str:
 class SizedView(DrawnView):
     """A `DrawnView` of one recorded problem: N, d and dtype."""
 
+    has_presets = True
+
     def __init__(self, sizes: Sizes, device: Device, runs: LadderRuns) -> None:
         self.device, self.runs = device, runs
         self.seqlen = number_knob("seqlen", SEQLENS, sizes.N, checked_seqlen)
@@ -140,6 +143,10 @@ class Ladder(SizedView):
 
     section = mark = "ladder"
     least_width = 560
+
+    def headline(self) -> Headline:
+        """The time of every rung and peer that is shown."""
+        return {step.name: (step.ms, TIME) for step in self.steps}
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""

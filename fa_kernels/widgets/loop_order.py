@@ -23,6 +23,7 @@ from fa_kernels.session import Session
 from fa_kernels.units import duration, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import recorded_on
+from fa_kernels.widgets.headline import MOVED, TIME, Headline
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
     SRAM_KIB,
@@ -119,9 +120,20 @@ class LoopOrder(SettingView):
         """What the controls show now."""
         return Setting(_SAID_AT, self.head_dim.value, self.sram.value, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """Bytes and recorded time of every order at the N that the sentence names."""
+        text = labels("headline")
+        found: dict[str, tuple[float | None, str]] = {}
+        at = next(order for order in self.found if order.seqlen == _SAID_AT)
+        for name, nbytes in at.bytes.items():
+            words, latency = {"variant": VARIANTS[name].label}, at.latency[name]
+            found[text["moved"].format(**words)] = (nbytes, MOVED)
+            found[text["time"].format(**words)] = (latency.value if latency else None, TIME)
+        return found
+
     def draw(self, setting: Setting, stamp: float) -> None:
         """Compute and show a setting."""
-        found = orders(setting, self.device, self.numbers)
+        found = self.found = orders(setting, self.device, self.numbers)
         said = takeaway(found)
         alt = self.text["figure"].format(sentence=said)
         self.show(loop_order_spec(found, self.text), alt, said, order_table(found), stamp)

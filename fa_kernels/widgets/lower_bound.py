@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
@@ -30,7 +31,9 @@ from fa_kernels.figures.point import (
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
 from fa_kernels.session import Session
 from fa_kernels.units import KIB, capacity, significant
+from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.explorer_point import recorded_on
+from fa_kernels.widgets.headline import MOVED, Headline
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
     SRAM_KIB,
@@ -88,9 +91,11 @@ class LowerBoundView(SettingView):
     """Elements moved over M; `bound` holds the numbers, `points` what was recorded."""
 
     bound: LowerBound
+    drawn: Setting
     points: Sequence[Point]
 
     section, mark = "lower_bound", "lower-bound"
+    has_presets = True
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
         self.seqlen = number_knob("seqlen", SEQLENS, setting.N, checked_seqlen)
@@ -104,9 +109,28 @@ class LowerBoundView(SettingView):
         """What the controls show now."""
         return Setting(self.seqlen.value, self.head_dim.value, _ANY_KIB, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """Bytes of one head in both loop orders, with as much M as a block of the GPU may have."""
+        text, device = labels("headline"), find_device(self.device)
+        setting, bound = self.drawn, self.bound
+        itemsize = setting.point(self.device).problem.itemsize
+        m = device.smem_per_block_bytes / itemsize
+        one = setting.N * setting.d * itemsize
+        orders = (("flash_kv_outer", bound.kv_outer(m)), ("flash_q_outer", bound.q_outer(m)))
+        return {
+            text["at_block"].format(variant=VARIANTS[name].label): (multiple * one, MOVED)
+            for name, multiple in orders
+        }
+
+    def ghost_scales(self, before: Any) -> Mapping[str, float]:
+        """The axis counts in N d, which was another then."""
+        now = self.setting
+        return {"yaxis": before.N * before.d / (now.N * now.d)}
+
     def draw(self, setting: Setting, stamp: float) -> None:
         """Compute and show a setting."""
         problem, device = setting.point(self.device).problem, find_device(self.device)
+        self.drawn = setting
         bound = self.bound = LowerBound(setting.N, setting.d)
         points = self.points = recorded_points(problem, SRAM_KIB, self.numbers)
         said = takeaway(bound, device, problem.itemsize)

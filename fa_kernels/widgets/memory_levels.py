@@ -17,6 +17,7 @@ from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.controls import device_options
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import HELD, Headline
 from fa_kernels.widgets.text import html_table, labels
 
 _COLUMNS = (
@@ -146,6 +147,7 @@ class MemoryLevels(DrawnView):
     """
 
     gaps: Gaps
+    levels: Mapping[str, Level]
 
     section, mark = "memory_levels", "levels"
     least_width = 860
@@ -160,11 +162,22 @@ class MemoryLevels(DrawnView):
         """The device that is chosen."""
         return OnDevice(self.device.value)
 
+    def headline(self) -> Headline:
+        """Bandwidth and capacity of both ends, by the data sheet."""
+        text = labels("headline")
+        return {
+            text["bandwidth"].format(level=text[name]): (self.levels[name].sheet_gb_s, "GB/s")
+            for name in ("shared", "hbm")
+        } | {
+            text["capacity"].format(level=text[name]): (self.levels[name].total_bytes, HELD)
+            for name in ("shared", "hbm")
+        }
+
     def draw(self, setting: OnDevice, stamp: float) -> None:
         """Compute and show a device."""
         sheet = find_device(setting.device)
         measured = MeasuredCeilings.on(sheet, self.session.root)
-        levels = levels_of(sheet, measured)
+        levels = self.levels = levels_of(sheet, measured)
         self.gaps = Gaps.of(sheet, levels)
         said = takeaway(sheet, levels)
         alt = self.text["figure"].format(sentence=said)

@@ -20,9 +20,11 @@ from fa_kernels.measure.paper import load_paper
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import significant
+from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.text import html_table, labels
 
 #: What the sentence is about.
@@ -150,6 +152,16 @@ class Numerics(DrawnView):
         """The errors of one series as shown: a variant, a peer, or "float64", rounded once."""
         chosen = self.setting
         return self.errors.line(series, DTYPE_FROM_SHORT[dtype], chosen.d, chosen.inputs)
+
+    def headline(self) -> Headline:
+        """The error of every series at the longest N, in fp16."""
+        lines = {name: self.line(name) for name in (STANDARD, FLASH, FAST)}
+        text = labels("headline")["at_longest"]
+        return {
+            text.format(variant=VARIANTS[name].label, N=line[-1].keys): (line[-1].units, "u")
+            for name, line in lines.items()
+            if line
+        }
 
     def draw(self, setting: Chosen, stamp: float) -> None:
         """Compute and show a setting."""

@@ -199,6 +199,7 @@ class PaperResults(DrawnView):
     """One table or figure; `result` is what is shown."""
 
     section, mark = "paper_results", "paper"
+    pins = False  # another table is another figure
     result: Result
 
     def __init__(self, shown: Shown, offered: Sequence[Device], root: Path | None) -> None:

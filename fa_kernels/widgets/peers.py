@@ -33,6 +33,8 @@ from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import Headline
+from fa_kernels.widgets.speed import best_rates
 from fa_kernels.widgets.text import html_table, labels
 
 _Runs = Sequence[PeersRun]
@@ -269,8 +271,14 @@ class Peers(DrawnView):
         chosen = found.get(run_id or next(iter(found), ""), [])
         return next((curve for curve in chosen if curve.series == series), Curve(series, ()))
 
+    def headline(self) -> Headline:
+        """The highest rate of every kernel of the first run."""
+        found = curves_by_run(self.runs, **self.drawn.attributes)
+        return best_rates(next(iter(found.values()), []))
+
     def draw(self, setting: Shown, stamp: float) -> None:
         """Compute and show a setting."""
+        self.drawn = setting
         said = takeaway(setting, self.runs, self.device)
         spec = peers_spec(curves_by_run(self.runs, **setting.attributes), self.text)
         alt = self.text["figure"].format(sentence=said)

@@ -26,6 +26,7 @@ from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, 
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, flops, traffic
 from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.headline import MOVED, TIME, Headline
 from fa_kernels.widgets.saved_memory import recorded_backward
 from fa_kernels.widgets.setting import HEAD_DIMS, dtype_choice, number_knob
 from fa_kernels.widgets.text import html_table, labels
@@ -165,6 +166,7 @@ class RecomputeCost(DrawnView):
     """The backward passes side by side."""
 
     section, mark = "recompute_cost", "recompute"
+    has_presets = True
 
     def __init__(
         self, sizes: Sizes, device: Device, runs: RecordedBackward, fast: FastTimes
@@ -180,9 +182,19 @@ class RecomputeCost(DrawnView):
         """What the controls show now."""
         return Sizes(self.seqlen.value, self.head_dim.value, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """Bytes and recorded time of every way through the backward pass."""
+        text, ways = labels("headline"), self.text["ways"]
+        found: dict[str, tuple[float | None, str]] = {}
+        for cost in self.found:
+            way = {"variant": ways[cost.way.key]}
+            found[text["moved"].format(**way)] = (cost.traffic.total_bytes, MOVED)
+            found[text["time"].format(**way)] = (cost.backward_ms, TIME)
+        return found
+
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""
-        found = costs(setting.problem, self.device, self.runs, self.fast)
+        found = self.found = costs(setting.problem, self.device, self.runs, self.fast)
         said = takeaway(found, self.device)
         alt = self.text["figure"].format(sentence=said)
         table = cost_table(found, self.device, recorded_in(found, self.runs, self.fast))

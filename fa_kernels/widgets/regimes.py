@@ -22,6 +22,7 @@ from fa_kernels.widgets.cache_memory import checked_batch, checked_tokens
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import MOVED, WORK, Headline
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.text import html_table, labels
 
@@ -157,6 +158,16 @@ class Regimes(DrawnView):
         """What the controls show now."""
         return Served(self.model.value, self.tokens.value, self.batch.value)
 
+    def headline(self) -> Headline:
+        """What each regime computes, moves at least, and does per byte."""
+        text, found = labels("headline"), {}
+        for one, name in zip(self.found, ("prefill", "decode"), strict=True):
+            word = text[name]
+            found[text["work"].format(variant=word)] = (float(one.flops), WORK)
+            found[text["least"].format(variant=word)] = (float(one.least_bytes), MOVED)
+            found[text["intensity"].format(variant=word)] = (one.intensity, "FLOP/B")
+        return found
+
     def draw(self, setting: Served, stamp: float) -> None:
         """Compute and show a setting."""
         model, found = model_shape(setting.model), self.records
@@ -164,6 +175,7 @@ class Regimes(DrawnView):
             prefill_of(model, setting.tokens, setting.batch, self.device),
             decode_of(model, setting.tokens, setting.batch),
         )
+        self.found = regimes
         ceilings = Ceilings.of(self.device, DTYPE)
         measured = Ceilings.measured(found.ceilings, DTYPE)
         steps, forward = found.steps(model), found.forward(model)

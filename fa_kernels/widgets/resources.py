@@ -73,6 +73,7 @@ class Resources(RungView):
     """Registers, shared memory, threads and blocks of every launch, against one SM."""
 
     section = mark = "resources"
+    pins = False  # four thin bars a launch: outlines would cover them
     least_width = 640
 
     def draw(self, setting: Compiled, stamp: float) -> None:

@@ -14,6 +14,7 @@ from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.measure.compiled_run import HEAD_DIMS, Shipped
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import significant
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.ladder import SizedView, ladder_runs
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.text import html_table, labels
@@ -176,6 +177,10 @@ class Roofline(SizedView):
     ) -> None:
         self.measured, self.fastest = measured, fastest
         super().__init__(sizes, device, runs)
+
+    def headline(self) -> Headline:
+        """The rate of every rung and peer that is shown."""
+        return {mark.step.name: (mark.tflops, "TFLOP/s") for mark in self.marks}
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -124,10 +124,12 @@ class RunComparison(DrawnView):
     recorded: RecordedPairs | None
 
     section, mark = "run_comparison", "runs"
+    function = "compare_runs"
+    pins = False  # it compares two runs already
     least_width = 540
 
     def __init__(self, asked: Asked, runs: RunsOnDisk) -> None:
-        text, self.runs, self._quiet = labels(self.section), runs, False
+        text, self.runs = labels(self.section), runs
         self.first = Choice(text["first"], runs.options([*runs.kinds]), asked.first or asked.second)
         partners = runs.partners(self.first.value)
         second = asked.second if asked.first else ""
@@ -154,8 +156,6 @@ class RunComparison(DrawnView):
 
     def moved(self, control: Control) -> None:
         """A control has another value; another run brings other partners and other calls."""
-        if self._quiet:
-            return
         self._quiet = True
         try:
             if control is self.first:
@@ -174,6 +174,26 @@ class RunComparison(DrawnView):
         finally:
             self._quiet = False
         self.update(control.stamp)
+
+    def restore(self, values: Mapping[Control, Any]) -> None:
+        """With what the opening runs offer."""
+        self.first.value = values[self.first]
+        partners = self.runs.partners(self.first.value)
+        self.second.offer(self.runs.options(partners), values[self.second])
+        found = self.runs.pairs(self.first.value, self.second.value)
+        self.metric.offer(_metrics(found), values[self.metric])
+        self.dtype.offer(_dtypes(found), values[self.dtype])
+        self.head_dim.offer(_head_dims(found), values[self.head_dim])
+
+    def arguments(self) -> dict[str, Any]:
+        """All dtypes and head dimensions are none in the call; without any run, all is."""
+        asked = self.setting
+        found = {
+            "first": asked.first, "second": asked.second, "metric": asked.metric,
+            "dtype": asked.dtype, "d": asked.head_dim,
+        }  # fmt: skip
+        known = bool(asked.first and asked.second)
+        return {name: value for name, value in found.items() if known and value}
 
     def draw(self, setting: Asked, stamp: float) -> None:
         """Compute and show a setting."""

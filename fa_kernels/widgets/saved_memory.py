@@ -32,6 +32,7 @@ from fa_kernels.units import capacity, significant
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import HELD, Headline
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.setting import HEAD_DIMS, dtype_choice, number_knob
 from fa_kernels.widgets.text import html_table, labels
@@ -153,9 +154,19 @@ class SavedMemory(DrawnView):
         """What the controls show now."""
         return Shape(self.head_dim.value, self.heads.value, self.dtype.value)
 
+    def headline(self) -> Headline:
+        """What is kept and what the peak is at the longest N, by the model."""
+        text, last = labels("headline"), self.found[-1]
+        kinds = (("kept", last.saved), ("peak", last.peak))
+        return {
+            text[kind].format(variant=VARIANTS[name].label, N=last.seqlen): (of[name], HELD)
+            for kind, of in kinds
+            for name in SHOWN
+        }
+
     def draw(self, setting: Shape, stamp: float) -> None:
         """Compute and show a setting."""
-        found = [SavedAt.of(setting.at(n), self.runs) for n in SEQLENS]
+        found = self.found = [SavedAt.of(setting.at(n), self.runs) for n in SEQLENS]
         said = takeaway(found)
         table = memory_table(found, setting, self.device, self.runs.run_id)
         alt = self.text["figure"].format(sentence=said)

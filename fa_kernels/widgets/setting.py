@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import Point, checked_head_dim, checked_seqlen, checked_sram_kib
-from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, AttentionProblem, dtype_name
+from fa_kernels.problem import (
+    DTYPE_FROM_SHORT,
+    SHORT_DTYPE,
+    AttentionProblem,
+    checked_int,
+    dtype_name,
+)
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS
@@ -30,14 +36,17 @@ class Setting:
     batch_heads: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, N: object, d: object, M_kib: object, dtype: object) -> Setting:
+    def of(
+        cls, N: object, d: object, M_kib: object, dtype: object, batch_heads: object = None
+    ) -> Setting:
         """Checked arguments.
 
         Raises:
             ValueError: a bad value; value, limit and remedy.
         """
         short = SHORT_DTYPE[dtype_name(dtype)]
-        return cls(checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib), short)
+        sizes = (checked_seqlen(N), checked_head_dim(d), checked_sram_kib(M_kib))
+        return cls(*sizes, short, _checked_batch_heads(batch_heads))
 
     def point(self, device: str) -> Point:
         """The point on a device. Models need no launch: a launch that device refuses is one, too.
@@ -52,6 +61,20 @@ class Setting:
             problem = replace(problem, batch=batch, nheads=heads, nheads_kv=heads)
         tiling = Tiling.from_sram(self.M_kib * KIB, self.d, name).clipped(self.N, self.N)
         return Point(problem, self.M_kib * KIB, tiling, find_device(device))
+
+
+def _checked_batch_heads(value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        example = "use (batch, heads), such as (2, 16)."
+        raise ValueError(f"batch_heads = {value!r} is no pair: {example}")
+    remedy = "Choose a recorded shape."
+    batch, heads = (
+        checked_int(name, one, 1, 65536, remedy)
+        for name, one in zip(("batch", "heads"), value, strict=True)
+    )
+    return batch, heads
 
 
 def number_knob(

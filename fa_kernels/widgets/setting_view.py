@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_kernels.figures.recorded_numbers import RecordedNumbers
-from fa_kernels.widgets.drawn_view import LEAST_WIDTH, Control, DrawnView
+from fa_kernels.widgets.drawn_view import LEAST_WIDTH, DrawnView
 from fa_kernels.widgets.setting import Setting
+from fa_kernels.widgets.steered import Control
 
 __all__ = ["LEAST_WIDTH", "Control", "SettingView"]
 

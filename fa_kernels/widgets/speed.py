@@ -27,6 +27,7 @@ from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.text import html_table, labels
 
 _SHORTS = [SHORT_DTYPE[name] for name in DTYPES]
@@ -210,6 +211,10 @@ class Speed(DrawnView):
         runs = self.runs[self.pass_.value]
         return _deterministic(self.setting, ours[-1], runs) if ours else Curve("", ())
 
+    def headline(self) -> Headline:
+        """The highest rate of every kernel that is shown."""
+        return best_rates(self.curves)
+
     def draw(self, setting: Shown, stamp: float) -> None:
         """Compute and show a setting."""
         runs = self.runs[setting.pass_]
@@ -219,6 +224,16 @@ class Speed(DrawnView):
         table = speed_table(setting, curves, runs, self.device)
         run_id = runs.run_id if curves else ""
         self.show(speed_spec(curves, run_id, setting.pass_, self.text), alt, said, table, stamp)
+
+
+def best_rates(curves: Sequence[Curve]) -> Headline:
+    """Kernel -> the highest of its rates."""
+    name = labels("headline")["best"]
+    return {
+        name.format(name=curve.name): (max(rate.tflops for rate in curve.rates), "TFLOP/s")
+        for curve in curves
+        if curve.rates
+    }
 
 
 def speed(

@@ -118,6 +118,7 @@ class SplitKV(DrawnView):
     """One row, cut into parts; `row` is what is shown."""
 
     section = mark = "split_kv"
+    pins = False  # a picture of one row's keys
     least_width = 700
     row: SplitRow
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import (
@@ -34,6 +35,7 @@ from fa_kernels.units import KIB, traffic
 from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.explorer_point import recorded_on
+from fa_kernels.widgets.headline import MOVED, Headline
 from fa_kernels.widgets.refused import limit_words
 from fa_kernels.widgets.setting import (
     HEAD_DIMS,
@@ -151,10 +153,11 @@ class TrafficWays(SettingView):
 
     section, mark = "traffic_ways", "ways"
     point: Point
+    rows: Sequence[Ways]
 
     def __init__(self, setting: Setting, device: str, numbers: RecordedNumbers) -> None:
         text = labels(self.section)
-        self._quiet, self._batch_heads = False, setting.batch_heads
+        self._batch_heads = self._opening_heads = setting.batch_heads
         self.seqlen = number_knob("seqlen", SEQLENS, setting.N, checked_seqlen)
         self.head_dim = number_knob("head_dim", HEAD_DIMS, setting.d, checked_head_dim)
         self.sram = number_knob("sram", SRAM_KIB, setting.M_kib, checked_sram_kib)
@@ -175,7 +178,7 @@ class TrafficWays(SettingView):
 
     def apply(self, setting: Setting | None, stamp: float = 0.0) -> None:
         """Set every control at once; the list's first line, which is none, changes nothing."""
-        if setting is None:
+        if setting is None or self._quiet:
             return
         self._quiet = True
         try:
@@ -190,26 +193,45 @@ class TrafficWays(SettingView):
         self.update(stamp)
 
     def moved(self, control: Control) -> None:
-        """Another N, d or dtype: the grid's batch again; not while a preset is being applied."""
-        if self._quiet:
-            return
+        """Another N, d or dtype: the grid's batch again."""
         if control is not self.sram:
             self._batch_heads = None
         if self.preset.value not in (None, self.setting):
             self.preset.value = None  # it is not what is shown any more
         self.update(control.stamp)
 
+    def said(self) -> dict[str, str]:
+        """With the batch of a recorded shape, which has no control."""
+        found = super().said()
+        if self._batch_heads is not None:
+            found[str(self.text["batch_heads"])] = " × ".join(map(str, self._batch_heads))
+        return found
+
+    def restore(self, values: Mapping[Control, Any]) -> None:
+        """The batch belongs to the setting, too."""
+        super().restore(values)
+        self._batch_heads, self.preset.value = self._opening_heads, None
+
+    def headline(self) -> Headline:
+        """Bytes of every variant by the launched model, and DRAM's where they were counted."""
+        text, found = labels("headline"), {}
+        for row in self.rows:
+            label = VARIANTS[row.variant].label
+            found[text["moved"].format(variant=label)] = (row.bytes[LAUNCHED], MOVED)
+            found[text["dram"].format(variant=label)] = (row.bytes[DRAM], MOVED)
+        return found
+
     def draw(self, setting: Setting, stamp: float) -> None:
         """Compute and show a setting."""
-        point = setting.point(self.device)
+        point = self.point = setting.point(self.device)
         rows = all_ways(point, self.numbers)
         said = takeaway(point, rows)
         alt = self.text["figure"].format(sentence=said)
         table = ways_table(point, rows)
         if note := limit_words(point):
             table += f'<div class="falab-note">{escape(note)}</div>'
+        self.rows = rows
         self.show(traffic_ways_spec(rows, self.text), alt, said, table, stamp)
-        self.point = point
 
 
 def traffic_ways(
@@ -218,6 +240,7 @@ def traffic_ways(
     M_kib: int = 64,
     *,
     dtype: str = "fp16",
+    batch_heads: tuple[int, int] | None = None,
     device: str | None = None,
     session: Session | None = None,
 ) -> TrafficWays:
@@ -230,6 +253,7 @@ def traffic_ways(
         N, d, M_kib: sequence length, head dimension, SRAM budget; batch and heads follow (16384
             tokens of width 2048), but for recorded shapes chosen from the list.
         dtype: "fp16", "bf16" or "fp32".
+        batch_heads: (batch, heads) of a recorded shape, as the list says them.
         device: slug of a GPU in data/devices; default: the one that is here or was recorded on.
         session: what `fa.session` returned; default: the current one.
 
@@ -238,4 +262,4 @@ def traffic_ways(
         TypeError: `session` is not one.
     """
     slug, numbers = recorded_on(device, session)
-    return TrafficWays(Setting.of(N, d, M_kib, dtype), slug, numbers)
+    return TrafficWays(Setting.of(N, d, M_kib, dtype, batch_heads), slug, numbers)

@@ -32,6 +32,7 @@ from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.controls import device_options
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import HELD, Headline
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.setting import HEAD_DIMS, dtype_choice, number_knob
 from fa_kernels.widgets.text import html_table, labels
@@ -102,6 +103,8 @@ class WhatFits(DrawnView):
 
     section, mark = "what_fits", "fits"
     least_width = 860
+    items: Sequence[Item]
+    has_presets = True
 
     def __init__(self, sizes: Sizes, device: Device) -> None:
         self.seqlen = number_knob("seqlen", SEQLENS, sizes.N, checked_seqlen)
@@ -117,10 +120,16 @@ class WhatFits(DrawnView):
         sizes = (self.seqlen.value, self.head_dim.value, self.dtype.value)
         return PlacedSizes(*sizes, self.device.value)
 
+    def headline(self) -> Headline:
+        """Bytes of everything whose size is shown."""
+        text = labels("headline")
+        return {text[item.key]: (item.nbytes, HELD) for item in self.items}
+
     def draw(self, setting: PlacedSizes, stamp: float) -> None:
         """Compute and show a setting."""
         problem, device = setting.problem, find_device(setting.device)
         items, places = items_of(problem, device), places_of(device)
+        self.items = items
         words = item_words(problem, device)
         said = takeaway(items, device, problem)
         alt = self.text["figure"].format(sentence=said)

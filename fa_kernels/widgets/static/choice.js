@@ -23,6 +23,7 @@ function render({ model, el }) {
   function showValue() {
     select.selectedIndex = model.get("index");
     select.disabled = model.get("disabled");
+    select.title = model.get("about");
     el.dataset.faValue = model.get("texts")[model.get("index")] ?? "";
   }
 
@@ -34,7 +35,7 @@ function render({ model, el }) {
   });
 
   model.on("change:label change:texts", showOptions);
-  model.on("change:index change:disabled", showValue);
+  model.on("change:index change:disabled change:about", showValue);
   showOptions();
 }
 

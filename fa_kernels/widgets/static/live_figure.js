@@ -124,8 +124,9 @@ const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false };
 async function render({ model, el: whole }) {
   const el = document.createElement("div");
   whole.classList.add("falab-figure");
+  const stopLine = pinnedLine(model, whole);
   whole.append(el);
-  const stopExport = exportRow(model, whole);
+  const stopRow = figureRow(model, whole);
   el.classList.add("falab-live-figure");
   el.dataset.faWidget = "live-figure";
   el.dataset.faRedraws = "0";
@@ -232,7 +233,8 @@ async function render({ model, el: whole }) {
   return () => {
     alive = false;
     clearTimeout(late);
-    stopExport();
+    stopLine();
+    stopRow();
     themeWatch.disconnect();
     sizeWatch.disconnect();
     model.off("change:alt", describe);

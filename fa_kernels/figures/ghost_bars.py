@@ -1,0 +1,98 @@
+"""Bars of an earlier figure as dotted outlines over the bars that are shown now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fa_kernels.figures import theme
+from fa_kernels.figures.ghost_axes import Place
+
+#: Where a bar begins and ends, and where it begins and ends across its length.
+Rect = tuple[float, float, float, float]
+
+
+def outlines(
+    bars: Sequence[Mapping[str, Any]], spec: Mapping[str, Any], places: Mapping[str, Place]
+) -> list[dict[str, Any]]:
+    """One trace of outlines for each pair of axes; parts of one stacked bar share theirs.
+
+    Args:
+        bars: the bars to outline, of `spec`, whose layout says how bars of a group stand.
+        places: axis name -> where a value lies now; bars without a place are left out.
+    """
+    found: dict[tuple[str, str, str], list[Rect]] = {}
+    for bar in bars:
+        x, y = bar.get("xaxis", "x"), bar.get("yaxis", "y")
+        names = (f"xaxis{x[1:]}", f"yaxis{y[1:]}")
+        if not all(name in places for name in names):
+            continue
+        along = "h" if bar.get("orientation") == "h" else "v"
+        length, across = names if along == "h" else names[::-1]
+        rects = found.setdefault((along, x, y), [])
+        rects += _rects(bar, spec, places[length], places[across])
+    return [_trace(along, x, y, _joined(rects)) for (along, x, y), rects in found.items() if rects]
+
+
+def _rects(bar: Mapping[str, Any], spec: Mapping[str, Any], length: Place, across: Place) -> Any:
+    """The rectangles of one trace, where both ends have a place; `meta` says which are cut."""
+    lengths, at = (bar["x"], bar["y"]) if bar.get("orientation") == "h" else (bar["y"], bar["x"])
+    bases, shift, widths = bar.get("base", 0), *_across(bar, spec)
+    cut = bar.get("meta", {}).get("cut", False)
+    for i, (size, place) in enumerate(zip(lengths, at, strict=True)):
+        base, width = _item(bases, i) or 0, _item(widths, i)
+        middle = across(place)
+        if size is None or middle is None or _item(cut, i):
+            continue
+        begin, end = length(base), length(base + size)
+        if begin is not None and end is not None and begin != end:
+            yield begin, end, middle + shift - width / 2, middle + shift + width / 2
+
+
+def _across(bar: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[float, Any]:
+    """(shift of the middle, width): the trace's own, else its share of a group."""
+    if "width" in bar:
+        return 0.0, bar["width"]
+    layout = spec["layout"]
+    whole = 1 - layout.get("bargap", 0.2)
+    if layout.get("barmode", "group") != "group":
+        return 0.0, whole
+    axes = (bar.get("xaxis"), bar.get("yaxis"))
+    group = [
+        one
+        for one in spec["data"]
+        if one.get("type") == "bar" and (one.get("xaxis"), one.get("yaxis")) == axes
+    ]
+    width = whole / len(group)
+    return -whole / 2 + (group.index(bar) + 0.5) * width, width
+
+
+def _item(value: Any, i: int) -> Any:
+    return value[i] if isinstance(value, list | tuple) else value
+
+
+def _joined(rects: Sequence[Rect]) -> list[Rect]:
+    """Parts that touch end to end as one, so that a stacked bar has one outline."""
+    joined: list[Rect] = []
+    for rect in sorted(rects, key=lambda r: (r[2], r[3], r[0])):
+        last = joined[-1] if joined else None
+        touches = last is not None and last[2:] == rect[2:] and rect[0] <= last[1] * (1 + 1e-9)
+        if last is not None and touches:
+            joined[-1] = (last[0], max(last[1], rect[1]), *rect[2:])
+        else:
+            joined.append(rect)
+    return joined
+
+
+def _trace(along: str, x: str, y: str, rects: Sequence[Rect]) -> dict[str, Any]:
+    lengths: list[float | None] = []
+    across: list[float | None] = []
+    for begin, end, low, high in rects:
+        lengths += [begin, end, end, begin, begin, None]
+        across += [low, low, high, high, low, None]
+    return {
+        "type": "scatter", "name": "pinned", "mode": "lines", "xaxis": x, "yaxis": y,
+        "x": lengths if along == "h" else across, "y": across if along == "h" else lengths,
+        "hoverinfo": "skip", "showlegend": False,
+        "line": {"color": theme.INK, "width": 1.75, "dash": "dot"},
+    }  # fmt: skip
