@@ -8,7 +8,7 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.ghost_axes import Place, hold_both, place_on, row_names
-from fa_kernels.figures.ghost_bars import outlines
+from fa_kernels.figures.ghost_bars import is_cut, outlines
 
 #: Name of every trace of the ghost.
 NAME = "pinned"
@@ -115,7 +115,7 @@ def _lines(earlier: Spec, places: Mapping[str, Place]) -> list[dict[str, Any]]:
         ghost = {
             "type": "scatter", "name": NAME, "hoverinfo": "skip", "showlegend": False,
             "opacity": _OPACITY,
-            "x": [places[x](value) for value in trace["x"]],
+            "x": [None if is_cut(trace, i) else places[x](v) for i, v in enumerate(trace["x"])],
             "y": [places[y](value) for value in trace["y"]],
         }  # fmt: skip
         ghost |= {key: trace[key] for key in ("xaxis", "yaxis", "connectgaps") if key in trace}

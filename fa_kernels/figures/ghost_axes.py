@@ -41,8 +41,8 @@ def place_on(before: Axis, now: Axis, rows_before: Sequence[str], rows_now: Sequ
 def row_names(layout: Mapping[str, Any], name: str) -> list[str]:
     """Names of the rows of an axis whose whole numbers are rows, by tick; [] for a scale.
 
-    A name is told with the bold one before it, since "output" may stand under several rungs. An
-    axis without words takes those of one with the same ticks: the panel beside it.
+    Where a name stands twice ("output" under several rungs), each is told with the bold one before
+    it. An axis without words takes those of one with the same ticks: the panel beside it.
     """
     axis = layout[name]
     ticks = axis.get("tickvals")
@@ -56,11 +56,14 @@ def row_names(layout: Mapping[str, Any], name: str) -> list[str]:
             if key[:1] == name[0] and key[1:5] == "axis" and other.get("tickvals") == ticks
         )
         words = next((one for one in alike if any(one)), [str(i) for i in range(len(ticks))])
+    plain = [_TAG.sub("", text) for text in words]
+    if len(set(plain)) == len(plain):
+        return plain
     named, bold = [], ""
-    for text in words:
+    for text, name in zip(words, plain, strict=True):
         found = _BOLD.search(text)
         bold = found[1] if found else bold
-        named.append(f"{bold}: {_TAG.sub('', text)}" if bold else _TAG.sub("", text))
+        named.append(f"{bold}: {name}")
     return named
 
 

@@ -35,14 +35,13 @@ def outlines(
 
 
 def _rects(bar: Mapping[str, Any], spec: Mapping[str, Any], length: Place, across: Place) -> Any:
-    """The rectangles of one trace, where both ends have a place; `meta` says which are cut."""
+    """The rectangles of one trace, where both ends have a place."""
     lengths, at = (bar["x"], bar["y"]) if bar.get("orientation") == "h" else (bar["y"], bar["x"])
     bases, shift, widths = bar.get("base", 0), *_across(bar, spec)
-    cut = bar.get("meta", {}).get("cut", False)
     for i, (size, place) in enumerate(zip(lengths, at, strict=True)):
         base, width = _item(bases, i) or 0, _item(widths, i)
         middle = across(place)
-        if size is None or middle is None or _item(cut, i):
+        if size is None or middle is None or is_cut(bar, i):
             continue
         begin, end = length(base), length(base + size)
         if begin is not None and end is not None and begin != end:
@@ -65,6 +64,11 @@ def _across(bar: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[float, Any
     ]
     width = whole / len(group)
     return -whole / 2 + (group.index(bar) + 0.5) * width, width
+
+
+def is_cut(trace: Mapping[str, Any], i: int) -> bool:
+    """True if the trace's `meta` says that this bar, or the mark on it, is cut to fit its axis."""
+    return bool(_item(trace.get("meta", {}).get("cut", False), i))
 
 
 def _item(value: Any, i: int) -> Any:

@@ -34,6 +34,7 @@ class Shown:
 
     `spec` is {"data", "layout"}; `sentence` the takeaway, `alt` the text alternative, `setting`
     what the controls show, `beside` the words of table and status; empty for a bare figure.
+    `pinned` is what a reader pinned behind it: {"caption", "call"}.
     """
 
     spec: dict[str, Any]
@@ -42,6 +43,7 @@ class Shown:
     setting: Any = None
     beside: str = ""
     least_width: int | None = None
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, figure: Any) -> Shown:
@@ -79,7 +81,8 @@ class Shown:
         beside = " ".join(_words_of(getattr(figure, name, None)) for name in ("table", "status"))
         sentence = _words_of(getattr(figure, "sentence", None))
         alt, least = str(getattr(live, "alt", "")), getattr(live, "least_width", None)
-        return cls(spec, sentence, alt, setting, beside, least)
+        pinned = getattr(live, "pinned_said", {})
+        return cls(spec, sentence, alt, setting, beside, least, pinned)
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -139,6 +142,9 @@ class Provenance:
             (_as_dict(shown.setting), "the widget's controls"),
         )
         beside = _RUN_ID.findall(f"{shown.sentence} {shown.alt} {shown.beside}")
+        if words := shown.pinned.get("caption"):
+            caption = f"{caption} {words}"
+            parameters = {**(parameters or {}), "pinned": shown.pinned["call"]}
         run_ids, by_runs = _first(
             (run_ids, _SAID),
             (meta.get("run_ids"), _META),

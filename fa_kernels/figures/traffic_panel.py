@@ -213,7 +213,8 @@ def _counted(
     xs = [min(nbytes * bars.factor(name), end) / size for name, nbytes in counted.items()]
     ys = [bars.height(name) for name in counted]
     hovers = [f"counted in the kernel: {traffic(n)}" for n in counted.values()]
-    panel.data.append(marks(xs, ys, axes, marker, hovers, "counted", cliponaxis=False))
+    cut = {"meta": {"cut": [bars.cut(name) for name in counted]}}
+    panel.data.append(marks(xs, ys, axes, marker, hovers, "counted", cliponaxis=False) | cut)
     return run.run_id
 
 

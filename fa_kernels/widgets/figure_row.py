@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class Steered(Protocol):
     """What a widget with controls says of itself to the row under its figure."""
 
+    def update(self, stamp: float = 0.0) -> None:
+        """Draw what the controls show."""
+
     def reset(self) -> None:
         """Back to the setting that the cell opened with, in one redraw."""
 
@@ -113,6 +116,8 @@ class FigureRow:
         with self._figure.hold_sync():
             for name, value in self._with_ghost().items():
                 setattr(self._figure, name, value)
+            if not pinned and self.owner is not None:
+                self.owner.update()  # axes that were drawn to hold both
 
     def _with_ghost(self) -> dict[str, Any]:
         spec, alt = self._plain
@@ -138,6 +143,7 @@ class FigureRow:
             "pinned": True,
             "pinned_said": {
                 "line": line,
+                "call": pin.call,
                 "numbers": numbers,
                 "caption": f"{faint}." if drawn is not spec else "",
             },

@@ -35,7 +35,7 @@ function figureRow(model, whole) {
     const call = model.get("call");
     copied = call;
     try {
-      // Without https the clipboard is there on this machine only; a page may also be refused it.
+      // Without encryption the clipboard is there on this machine only; a page may also be refused it.
       await navigator.clipboard.writeText(call);
       said.replaceChildren(words.copied, " ", code(call));
     } catch {
