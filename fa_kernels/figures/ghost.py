@@ -8,7 +8,7 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.ghost_axes import Place, hold_both, place_on, row_names
-from fa_kernels.figures.ghost_bars import is_cut, outlines
+from fa_kernels.figures.ghost_bars import is_cut, on_its_axis, outlines
 
 #: Name of every trace of the ghost.
 NAME = "pinned"
@@ -43,11 +43,13 @@ def ghosted(
         name: dict(part) if name[1:5] == "axis" else part for name, part in spec["layout"].items()
     }
     places = widen(layout, earlier["layout"], scales)
+    data = [on_its_axis(trace, spec["layout"], layout) for trace in spec["data"]]
     behind = [one for one in _lines(earlier, places) if not _is_there(one, spec)]
-    now = [_bare(trace) for trace in spec["data"] if trace.get("type") == "bar"]
-    over = outlines([trace for trace in _bars(earlier) if _bare(trace) not in now], earlier, places)
+    grounded = [on_its_axis(trace, earlier["layout"], layout) for trace in _bars(earlier)]
+    now = {"data": data, "layout": layout}
+    over = outlines({"data": grounded, "layout": earlier["layout"]}, places, now)
     _say(layout, words)
-    return {"data": [*behind, *spec["data"], *over], "layout": layout}
+    return {"data": [*behind, *data, *over], "layout": layout}
 
 
 def widen(
@@ -89,10 +91,6 @@ def _is_there(ghost: Mapping[str, Any], spec: Spec) -> bool:
     )
 
 
-def _bare(trace: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (axes_of(trace), *(trace.get(key) for key in ("name", "x", "y", "base")))
-
-
 def axes_of(trace: Mapping[str, Any]) -> tuple[str, str]:
     """Names of the axes in the layout: ("xaxis2", "yaxis2")."""
     return f"xaxis{trace.get('xaxis', 'x')[1:]}", f"yaxis{trace.get('yaxis', 'y')[1:]}"
@@ -127,7 +125,9 @@ def _look(trace: Mapping[str, Any]) -> dict[str, Any]:
     """Its own colour, thin and dotted; points that no line joins are small and hollow."""
     mode = trace.get("mode", "lines+markers")
     if "lines" in mode:
-        line = {**trace.get("line", {}), "dash": "dot", "width": _WIDTH}
+        own = trace.get("line", {})
+        # What is dotted already is dotted more thinly: one of two models stays so behind, too.
+        line = {**own, "dash": "1px,6px" if own.get("dash") == "dot" else "dot", "width": _WIDTH}
         line.setdefault("color", theme.MUTED)
         return {"mode": "lines", "line": line}
     marker = copy.deepcopy({k: v for k, v in trace.get("marker", {}).items() if k != "size"})

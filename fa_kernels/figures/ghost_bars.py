@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +11,67 @@ from fa_kernels.figures.ghost_axes import Place
 
 #: Where a bar begins and ends, and where it begins and ends across its length.
 Rect = tuple[float, float, float, float]
+Spec = Mapping[str, Any]
+#: Within this factor of the low end of a log axis a bar begins there.
+_NEAR = 1.001
 
 
-def outlines(
-    bars: Sequence[Mapping[str, Any]], spec: Mapping[str, Any], places: Mapping[str, Place]
-) -> list[dict[str, Any]]:
+def outlines(earlier: Spec, places: Mapping[str, Place], now: Spec) -> list[dict[str, Any]]:
     """One trace of outlines for each pair of axes; parts of one stacked bar share theirs.
 
     Args:
-        bars: the bars to outline, of `spec`, whose layout says how bars of a group stand.
+        earlier: the figure whose bars are outlined.
         places: axis name -> where a value lies now; bars without a place are left out.
+        now: the figure that is shown; bars that stand there as they stood have no outline.
     """
+    here = dict.fromkeys(now["layout"], _itself)
+    shown = _bars_by_axes(now, here)
+    return [
+        _trace(*axes, left)
+        for axes, rects in _bars_by_axes(earlier, places).items()
+        if (left := [one for one in rects if not _is_among(one, shown.get(axes, []))])
+    ]
+
+
+def on_its_axis(
+    trace: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """A bar that begins at the low end of a log axis, from the low end of the axis as it is now."""
+    if trace.get("type") != "bar":
+        return trace
+    way = "x" if trace.get("orientation") == "h" else "y"
+    name = f"{way}axis{trace.get(f'{way}axis', way)[1:]}"
+    if name not in now or before.get(name, {}).get("type") != "log" or "range" not in now[name]:
+        return trace
+    was, low = (10 ** min(layout[name]["range"]) for layout in (before, now))
+    bases = trace.get("base", 0)
+    grounded = [
+        low if _item(bases, i) <= was * _NEAR else _item(bases, i) for i in range(len(trace[way]))
+    ]
+    sizes = [
+        size if size is None else size + _item(bases, i) - grounded[i]
+        for i, size in enumerate(trace[way])
+    ]
+    return {**trace, "base": grounded, way: sizes}
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _is_among(rect: Rect, others: Sequence[Rect]) -> bool:
+    return any(
+        all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(rect, one, strict=True))
+        for one in others
+    )
+
+
+def _bars_by_axes(
+    spec: Spec, places: Mapping[str, Place]
+) -> dict[tuple[str, str, str], list[Rect]]:
+    """(orientation, x axis, y axis) -> the bars there, parts of one stacked bar as one."""
     found: dict[tuple[str, str, str], list[Rect]] = {}
-    for bar in bars:
+    for bar in (trace for trace in spec["data"] if trace.get("type") == "bar"):
         x, y = bar.get("xaxis", "x"), bar.get("yaxis", "y")
         names = (f"xaxis{x[1:]}", f"yaxis{y[1:]}")
         if not all(name in places for name in names):
@@ -31,7 +80,7 @@ def outlines(
         length, across = names if along == "h" else names[::-1]
         rects = found.setdefault((along, x, y), [])
         rects += _rects(bar, spec, places[length], places[across])
-    return [_trace(along, x, y, _joined(rects)) for (along, x, y), rects in found.items() if rects]
+    return {axes: _joined(rects) for axes, rects in found.items()}
 
 
 def _rects(bar: Mapping[str, Any], spec: Mapping[str, Any], length: Place, across: Place) -> Any:

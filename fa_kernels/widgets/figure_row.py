@@ -137,6 +137,8 @@ class FigureRow:
         if differs and drawn["data"] == spec["data"]:
             line, drawn = f"{line} {text['pinned_alike']}", spec
         numbers = differences(self.owner.headline(), pin.headline) if differs else []
+        if numbers:
+            line = f"{line} {text['numbers']}"
         return {
             "spec": drawn,
             "alt": " ".join([alt, line, *(f"{name}: {said}." for name, said in numbers)]),

@@ -75,6 +75,7 @@ class InstructionMixView(RungView):
     """Stacked bars of instruction classes, launch by launch."""
 
     section, mark = "instruction_mix", "mix"
+    pins = False  # every bar is a whole: outlines would all be alike
 
     def __init__(self, setting: Compiled, part: str) -> None:
         text = labels(self.section)

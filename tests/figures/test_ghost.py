@@ -115,6 +115,23 @@ def test_parts_of_one_bar_share_an_outline_and_cut_ones_have_none() -> None:
     assert ghost["x"] == [0, 7, 7, 0, 0, None]
 
 
+def test_bars_on_a_log_axis_begin_at_its_low_end_in_both_figures() -> None:
+    now, before = rows(["a"], [9]), rows(["a"], [99])
+    for spec, low, high in ((now, -1.0, 1.0), (before, 0.0, 2.0)):
+        bar = spec["data"][0]
+        spec["layout"]["xaxis"] |= {"type": "log", "range": [low, high]}
+        bar["base"], bar["x"] = [10**low], [bar["x"][0] - 10**low]
+    for first, second in ((now, before), (before, now)):
+        drawn = ghosted(first, second, "")
+        assert drawn["layout"]["xaxis"]["range"] == [-1.0, 2.0]
+        (ghost,), bar = ghosts(drawn), drawn["data"][0]
+        assert bar["base"] == [0.1] and min(x for x in ghost["x"] if x is not None) == 0.1
+        assert bar["base"][0] + bar["x"][0] == pytest.approx(9 if first is now else 99)
+        assert max(x for x in ghost["x"] if x is not None) == pytest.approx(
+            108 - 9 * (1 if first is now else 11)
+        )
+
+
 def test_rows_under_several_names_are_told_apart() -> None:
     layout = rows(["<b>01 naive</b>, scores", "output", "<b>02</b>, scores", "output"], [1] * 4)
     assert row_names(layout["layout"], "yaxis") == [
