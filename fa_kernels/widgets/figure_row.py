@@ -136,7 +136,8 @@ class FigureRow:
         line = text["pinned" if differs else "pinned_same"].format(differences=long)
         if differs and drawn["data"] == spec["data"]:
             line, drawn = f"{line} {text['pinned_alike']}", spec
-        numbers = differences(self.owner.headline(), pin.headline) if differs else []
+        now = self.owner.headline() if differs else {}
+        numbers, rest = differences(now, pin.headline if differs else {})
         if numbers:
             line = f"{line} {text['numbers']}"
         return {
@@ -147,6 +148,7 @@ class FigureRow:
                 "line": line,
                 "call": pin.call,
                 "numbers": numbers,
+                "rest": rest,
                 "caption": f"{faint}." if drawn is not spec else "",
             },
         }

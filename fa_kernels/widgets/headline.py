@@ -24,10 +24,11 @@ _SHOW: dict[str, Callable[[float], str]] = {
 }
 
 
-def differences(now: Headline, pinned: Headline) -> list[list[str]]:
-    """[name, words] of what changed, in the order of now's, then pinned's; last what did not.
+def differences(now: Headline, pinned: Headline) -> tuple[list[list[str]], list[list[str]]]:
+    """[name, words] of what changed, in the order of now's, then pinned's; and of the rest.
 
-    Quantities that read as they were, and those that only one of both has, are told together.
+    The rest are quantities that read as they were, and those that only one of both has: their names
+    are told together.
     """
     text = labels("row")
     changed: list[list[str]] = []
@@ -45,7 +46,7 @@ def differences(now: Headline, pinned: Headline) -> list[list[str]]:
             words = {"now": shown, "pinned": other}
             ratio = f", {ratio_words(value / before)}" if value and before else ""
             changed.append([name, text["changed"].format(**words).replace(" ", _NBSP) + ratio])
-    return changed + [[text[key], "; ".join(names)] for key, names in rest.items() if names]
+    return changed, [[text[key], "; ".join(names)] for key, names in rest.items() if names]
 
 
 def ratio_words(ratio: float) -> str:

@@ -41,7 +41,7 @@ class LiveFigure(anywidget.AnyWidget):
     is a part of, has controls, and folded away what exports it (`export`): `name` names the files;
     the export tells the owner's sentence, setting and runs; without an owner, `setting` (a
     dataclass or a dict) is what the figure shows. `call` opens the owner as it is; `pinned_said`
-    is what the page says of a pinned figure: {"line", "numbers", "caption"}.
+    is what the page says of a pinned figure: {"line", "numbers", "rest", "caption"}.
     """
 
     _esm = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)

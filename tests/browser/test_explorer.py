@@ -261,7 +261,8 @@ def test_narrower_it_scrolls_by_wheel_and_keyboard(explorer: LabPage) -> None:
 
 def test_presets_say_what_they_are(explorer: LabPage) -> None:
     for name, about in {
-        "BERT 512": "language model", "GPT-2 1K": "language model", "GPT-2 4K": "language model",
+        "BERT-large 512": "FlashAttention paper trains at 512", "GPT-2 1K": "language model",
+        "LRA 2K": "Long-Range Arena", "GPT-2 4K": "language model", "Llama 3 8K": "language model",
         "Path-X 16K": "benchmark of the FlashAttention paper: images of 128 x 128",
         "Path-256 64K": "benchmark of the FlashAttention paper: images of 256 x 256",
     }.items():  # fmt: skip
@@ -277,7 +278,7 @@ def test_a_refused_m_comes_with_a_button_that_mends_it(explorer: LabPage) -> Non
     expect(said).to_contain_text("lower M to 54 KiB")
     expect(remedy).to_have_text("set M to 54 KiB")
     # From the knobs on by Tab alone.
-    explorer.page.get_by_role("button", name="Reset").first.focus()
+    explorer.page.get_by_role("button", name="Path-256 64K").first.focus()
     explorer.page.keyboard.press("Tab")
     expect(remedy).to_be_focused()
     explorer.page.keyboard.press("Enter")

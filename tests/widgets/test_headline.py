@@ -31,8 +31,9 @@ def test_what_reads_alike_is_not_called_a_change() -> None:
     assert plain(differences({"a": (1e9 + 1, MOVED)}, {"a": (1e9, MOVED)})) == [["As pinned:", "a"]]
 
 
-def plain(found: list[list[str]]) -> list[list[str]]:
-    return [[text.replace("\N{NO-BREAK SPACE}", " ") for text in pair] for pair in found]
+def plain(found: tuple[list[list[str]], list[list[str]]]) -> list[list[str]]:
+    both = [*found[0], *found[1]]
+    return [[text.replace("\N{NO-BREAK SPACE}", " ") for text in pair] for pair in both]
 
 
 @pytest.mark.parametrize(

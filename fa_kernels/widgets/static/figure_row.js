@@ -84,19 +84,20 @@ function pinnedLine(model, whole) {
   place.dataset.faPinned = "";
   whole.append(place);
   const follow = () => {
-    const { line = "", numbers = [] } = model.get("pinned_said");
+    const { line = "", numbers = [], rest = [] } = model.get("pinned_said");
     place.hidden = !line;
     const first = document.createElement("p");
     first.textContent = line;
     const list = document.createElement("ul");
-    for (const [name, words] of numbers) {
+    for (const [name, words] of [...numbers, ...rest]) {
       const item = document.createElement("li");
       const quantity = document.createElement("b");
       quantity.textContent = name;
       item.append(quantity, ` ${words}`);
+      item.classList.toggle("falab-pinned-rest", list.childElementCount >= numbers.length);
       list.append(item);
     }
-    place.replaceChildren(first, ...(numbers.length ? [list] : []));
+    place.replaceChildren(first, ...(list.childElementCount ? [list] : []));
   };
   follow();
   model.on("change:pinned_said", follow);
