@@ -186,9 +186,13 @@ def _bar_trace(pieces: Sequence[_Piece], axes: tuple[str, str]) -> dict[str, Any
         "hovertext": [p.hover for p in pieces],
         "hoverinfo": "text",
         "name": "HBM traffic",
-        # A length that is cut says nothing on another axis.
-        "meta": {"cut": [p.cut for p in pieces]},
+        **_cut_meta([p.cut for p in pieces]),
     }
+
+
+def _cut_meta(cut: Sequence[bool]) -> dict[str, Any]:
+    """Which lengths are cut, where some are: they say nothing on another axis."""
+    return {"meta": {"cut": list(cut)}} if any(cut) else {}
 
 
 def _counted(
@@ -213,8 +217,8 @@ def _counted(
     xs = [min(nbytes * bars.factor(name), end) / size for name, nbytes in counted.items()]
     ys = [bars.height(name) for name in counted]
     hovers = [f"counted in the kernel: {traffic(n)}" for n in counted.values()]
-    cut = {"meta": {"cut": [bars.cut(name) for name in counted]}}
-    panel.data.append(marks(xs, ys, axes, marker, hovers, "counted", cliponaxis=False) | cut)
+    trace = marks(xs, ys, axes, marker, hovers, "counted", cliponaxis=False)
+    panel.data.append(trace | _cut_meta([bars.cut(name) for name in counted]))
     return run.run_id
 
 
