@@ -34,7 +34,8 @@ TORCH_INDEX = $(if $(findstring gpu12,$(1)),--extra-index-url https://download.p
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env lab app doctor verify sanitize trace measure figures test lint format types unit compile-all \
+.PHONY: help env lab app doctor verify sanitize trace measure figures slides handout test \
+	lint format types unit compile-all \
 	notebooks browser pins clean
 
 help: ## List the targets
@@ -71,6 +72,12 @@ measure: env ## On a GPU: measure and record a run in data/measured; ARGS="--res
 
 figures: env ## Redraw the README's picture and table; ARGS=--all: every figure of the suite into figures/
 	$(BIN)/python -m fa_kernels figures $(ARGS)
+
+slides: env ## Two decks (20 and 45 minutes) that need no network, HTML and PDF, into build/slides
+	$(BIN)/python -m fa_kernels slides $(ARGS)
+
+handout: env ## The talk as a text to read, HTML and PDF, into build/handout
+	$(BIN)/python -m fa_kernels handout $(ARGS)
 
 # -- check ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`python -m fa_kernels doctor | verify | sanitize | measure | trace | figures | compile-all`."""
+"""`python -m fa_kernels doctor | verify | measure | figures | slides ...`: `--help` lists all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from fa_kernels.present.options import PAGES, add_pages, run_pages
 
 #: Options of `measure` that choose a grid, as `sweep.Grid` calls them.
 GRID_OPTIONS = ("seqlens", "head_dims", "dtypes", "sram_kib", "control_sram_kib", "peers")
@@ -114,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("--venue", help="with --all: whose column width; default: neurips")
     figures.add_argument("--formats", nargs="+", help="with --all: of pdf svg png html")
     figures.add_argument("--out", type=Path, help="with --all: a folder; default: figures")
+
+    add_pages(commands)
 
     compile_all = commands.add_parser("compile-all", help="compile every kernel, no GPU needed")
     compile_all.add_argument("--verbose", action="store_true", help="one line per compilation")
@@ -387,6 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "trace": _trace,
         "figures": _figures,
         "compile-all": _compile_all,
+        **dict.fromkeys(PAGES, run_pages),
     }
     return handlers[args.command](args)
 

@@ -1,0 +1,43 @@
+"""Placeholders in the slides' texts, filled in from figures and facts; an unknown one is refused.
+
+`{sentence:05_ladder 1-2}` is what a figure of the suite says of itself, `{fact:ridge tensor}` a
+number of `facts.Facts`. So no number of a slide or a note is typed in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fa_kernels.present.drawn import Gallery
+from fa_kernels.present.facts import Facts
+from fa_kernels.present.prose import chosen
+from fa_kernels.present.slide import Slide, SlideError
+
+#: LaTeX has braces, too, but words in them have a space behind a colon: \text{floor: }.
+_PLACE = re.compile(r"\{([a-z]+):(?=\S)([^{}]+)\}")
+
+
+def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
+    """The slide with every placeholder of its texts filled in.
+
+    Raises:
+        SlideError: a placeholder, a figure, a sentence or a fact that is not there.
+    """
+    try:
+        texts = {
+            name: _PLACE.sub(lambda place: _value(place, gallery, facts), getattr(slide, name))
+            for name in ("title", "ask", "body", "notes", "more")
+        }
+    except ValueError as error:
+        raise SlideError(f"slide {slide.name}: {error}") from error
+    return replace(slide, **texts)  # type: ignore[arg-type]
+
+
+def _value(place: re.Match[str], gallery: Gallery, facts: Facts) -> str:
+    kind, (name, *words) = place[1], place[2].split()
+    if kind == "fact":
+        return facts.say(name, *words)
+    if kind == "sentence":
+        return chosen(gallery.sentence(name), " ".join(words) or "1")
+    raise SlideError(f"{place[0]} is neither {{sentence:...}} nor {{fact:...}}.")

@@ -1,0 +1,19 @@
+// The handout's figures, drawn once, at the size that they have on paper.
+(() => {
+  const { figures } = JSON.parse(document.getElementById("fa-data").textContent);
+  const CONFIG = { staticPlot: true, displayModeBar: false, responsive: false };
+
+  function draw(el) {
+    const { stops: [{ spec }], least } = figures[el.dataset.faFigure];
+    const { data, layout } = spec;
+    const scale = Math.min(1, el.clientWidth / least);
+    const height = layout.height ?? 420;
+    Object.assign(layout, { width: el.clientWidth / scale, height, paper_bgcolor: "rgba(0,0,0,0)" });
+    el.style.height = `${height * scale}px`;
+    el.firstElementChild.style.cssText = `transform:scale(${scale})`;
+    return Plotly.newPlot(el.firstElementChild, data, layout, CONFIG);
+  }
+
+  const all = [...document.querySelectorAll("[data-fa-figure]")].map(draw);
+  Promise.all(all).then(() => { document.documentElement.dataset.faReady = "true"; });
+})();
