@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"figures"}),
     frozenset({"session"}),
     frozenset({"widgets"}),
+    frozenset({"present"}),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: The front door and the command line may see everything.
@@ -63,6 +64,8 @@ HOME_OF = {
     ),
     "plotly": ("figures/", "widgets/"),
     "kaleido": ("figures/",),
+    "latex2mathml": ("present/",),
+    "mistune": ("present/",),
     "anywidget": ("widgets/",),
     "ipywidgets": ("widgets/",),
     "IPython": ("session.py", "widgets/"),

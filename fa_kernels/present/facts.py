@@ -42,7 +42,7 @@ class Facts:
         Raises:
             SlideError: no such fact, or other words than it takes.
         """
-        known = [n for n in vars(Facts) if not n.startswith("_") and n not in ("say", "answers")]
+        known = [n for n, f in vars(Facts).items() if callable(f) and n[0] != "_" and n != "say"]
         if name not in known:
             raise SlideError(f"fact {name!r} is not one of {', '.join(sorted(known))}.")
         try:
@@ -124,6 +124,12 @@ class Facts:
     def step(self) -> str:
         """What forward and backward take together, in one sentence."""
         return chosen(step_times(session=self.used).caption(), "1")
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The runs that the facts above read, beside those of the figures."""
+        found = (self.used.run, training_steps(session=self.used).recorded.run)
+        return tuple(run.run_id for run in found if run is not None)
 
     # -- verdicts ------------------------------------------------------------------------------
 

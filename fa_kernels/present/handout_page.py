@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def handout_page(title: str, slides: Sequence[Slide], gallery: Gallery, facts: F
         parts.append(_part(number, slide, drawn, facts))
     listed = "".join(f'<li><a href="#{s.name}">{inline_html(s.title)}</a></li>' for s in slides)
     heading = str(text["handout_title"]).format(title=title)
-    body = "\n".join([*parts, _back(facts, gallery.run_ids)])
+    body = "\n".join([*parts, _back(facts, sorted({*gallery.run_ids, *facts.run_ids}))])
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -67,29 +68,48 @@ def handout_page(title: str, slides: Sequence[Slide], gallery: Gallery, facts: F
 
 
 def _part(number: int, slide: Slide, drawn: Drawn | None, facts: Facts) -> str:
-    """A slide as a section: statement, figure, what is said, what stood on the slide."""
-    parts = [f"<h2>{number} {inline_html(slide.title)}</h2>"]
+    """A slide as a section: statement, figure, what stood on the slide, what is said."""
+    statement = chosen(drawn.first.alt, slide.sentence) if drawn and slide.sentence else ""
+    lead = [f"<h2>{number} {inline_html(slide.title)}</h2>"]
     if slide.ask:
         said = html.escape(str(labels("present")["predict"]))
-        parts.append(f'<p class="fa-ask"><b>{said}</b> {inline_html(slide.ask)}</p>')
+        lead.append(f'<p class="fa-ask"><b>{said}</b> {inline_html(slide.ask)}</p>')
     if drawn is not None:
-        parts.append(_figure(slide, drawn, facts))
+        lead.append(_figure(slide, drawn, statement, facts))
     if slide.figure == STEPPER:
-        parts.append(_steps())
+        lead.append(_steps())
     if slide.picture:
-        parts.append(picture(slide.picture))
-    parts.append(to_html(slide.body))
+        lead.append(picture(slide.picture))
+    parts = [f'<div class="fa-lead">{"".join(lead)}</div>']
     if slide.claims:
-        parts.append(claims_table(slide.claims, facts.answers, why=True))
         source = str(labels("present")["judged"]).format(gpu=facts.gpu())
+        parts.append(claims_table(slide.claims, facts.answers, why=True))
         parts.append(f'<p class="fa-source">{html.escape(source)}</p>')
-    parts.append(to_html(slide.spoken(HANDOUT)))
+    if slide.layout == "questions":
+        parts.append(_with_answers_last(to_html(slide.body)))  # hints are for a hall
+    else:
+        parts.append(to_html(slide.body))
+        parts.append(to_html(_unsaid(slide.spoken(HANDOUT), statement, slide.body)))
     return f'<section id="{slide.name}">{"".join(parts)}</section>'
 
 
-def _figure(slide: Slide, drawn: Drawn, facts: Facts) -> str:
+def _unsaid(spoken: str, *shown: str) -> str:
+    """What is said, without paragraphs that stand above it already."""
+    paragraphs = spoken.split("\n\n")
+    return "\n\n".join(p for p in paragraphs if not any(p.strip() in text for text in shown))
+
+
+def _with_answers_last(questions: str) -> str:
+    """Questions as HTML; their answers follow in a list of their own."""
+    answers = re.findall(r"<blockquote>\s*<p>(.*?)</p>\s*</blockquote>", questions, re.DOTALL)
+    asked = re.sub(r"<blockquote>.*?</blockquote>", "", questions, flags=re.DOTALL)
+    listed = "".join(f"<li>{answer}</li>" for answer in answers)
+    heading = html.escape(str(labels("present")["answers"]))
+    return f"{asked}<h3>{heading}</h3><ol>{listed}</ol>"
+
+
+def _figure(slide: Slide, drawn: Drawn, statement: str, facts: Facts) -> str:
     text = labels("present")
-    said = sentence_html(chosen(drawn.first.alt, slide.sentence)) if slide.sentence else ""
     source = [source_line(drawn, facts.used)]
     if slide.vary:
         name, unit = text["arguments"][slide.vary.argument]
@@ -97,7 +117,7 @@ def _figure(slide: Slide, drawn: Drawn, facts: Facts) -> str:
         source.append(str(text["at_stop"]).format(name=name, value=value))
     alt = html.escape(drawn.first.alt, quote=True)
     return (
-        f'<p class="fa-sentence">{said}</p><figure><div class="fa-figure" '
+        f'<p class="fa-sentence">{sentence_html(statement)}</p><figure><div class="fa-figure" '
         f'data-fa-figure="{slide.name}" role="img" aria-label="{alt}">'
         '<div class="fa-drawing"></div></div>'
         f'<figcaption class="fa-source">{html.escape(". ".join(source))}</figcaption></figure>'

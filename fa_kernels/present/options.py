@@ -17,7 +17,7 @@ def add_pages(commands: Any) -> None:
     """Add both commands to a parser's subparsers."""
     for name, said in PAGES.items():
         pages = commands.add_parser(name, help=said)
-        pages.add_argument("--run", metavar="RUN_ID", help="default: the newest of the README's GPU")
+        pages.add_argument("--run", metavar="RUN_ID", help="default: the newest run")
         pages.add_argument("--out", type=Path, help=f"a folder; default: build/{name}")
         pages.add_argument("--no-pdf", action="store_true", help="the HTML alone")
 

@@ -15,14 +15,17 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.claim_tests.registry import Answer
 from fa_kernels.measure.records import Run
 from fa_kernels.present.drawn import Drawn
-from fa_kernels.present.prose import sentence_html
+from fa_kernels.present.prose import chosen, sentence_html
 from fa_kernels.session import Session
 from fa_kernels.widgets.claims import SIGNS
 from fa_kernels.widgets.text import labels
 
 PICTURES = Path(__file__).parents[2] / "notebooks" / "images"
 #: Colours of a picture's own words and paper -> what the page has for them.
-_PAGE_COLOURS = {"#111": "currentColor", "#333": "currentColor", "#555": "currentColor"}
+_PAGE_COLOURS = {
+    **dict.fromkeys(("#111", "#333", "#555"), "currentColor"),
+    "#0072B2": "var(--fa-edge, #0072B2)",
+}
 
 
 def runs_of(run_ids: Iterable[str], used: Session) -> list[Run]:
@@ -110,8 +113,6 @@ def json_script(name: str, value: Any) -> str:
 
 def figure_data(drawn: Drawn, which: str) -> dict[str, Any]:
     """What the page's script draws: specs and sentences at every stop of the slider."""
-    from fa_kernels.present.prose import chosen
-
     stops = [
         {
             "spec": {"data": s.spec["data"], "layout": s.spec["layout"]},

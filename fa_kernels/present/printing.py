@@ -6,13 +6,15 @@ import asyncio
 import base64
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 #: True once a page's script has drawn everything.
 _READY = "document.documentElement.dataset.faReady === 'true'"
 _PRINT = {"printBackground": True, "preferCSSPageSize": True, "transferMode": "ReturnAsStream"}
-_CHUNK = 1 << 20
+#: Bytes a message; the pipe to the browser is slow with longer ones.
+_CHUNK = 1 << 18
 
 
 class PrintError(RuntimeError):
@@ -39,7 +41,9 @@ def print_pdfs(pages: Mapping[Path, str], seconds: float = 120) -> dict[Path, Pa
     except ImportError as error:
         raise NoBrowserError(str(error)) from error
     try:
-        return asyncio.run(_print_all(pages, seconds))
+        # In a thread of its own: where a loop runs already, as in a notebook, none may be begun.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(_print_all(pages, seconds))).result()
     except ChromeNotFoundError as error:
         raise NoBrowserError(str(error)) from error
     except (BrowserDepsError, BrowserFailedError) as error:

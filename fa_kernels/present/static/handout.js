@@ -1,12 +1,14 @@
 // The handout's figures, drawn once, at the size that they have on paper.
 (() => {
   const { figures } = JSON.parse(document.getElementById("fa-data").textContent);
+  // A little more than the least: titles that just fit a notebook would touch the edge of the paper.
+  const ROOM = 1.05;
   const CONFIG = { staticPlot: true, displayModeBar: false, responsive: false };
 
   function draw(el) {
     const { stops: [{ spec }], least } = figures[el.dataset.faFigure];
     const { data, layout } = spec;
-    const scale = Math.min(1, el.clientWidth / least);
+    const scale = Math.min(1, el.clientWidth / (least * ROOM));
     const height = layout.height ?? 420;
     Object.assign(layout, { width: el.clientWidth / scale, height, paper_bgcolor: "rgba(0,0,0,0)" });
     el.style.height = `${height * scale}px`;
