@@ -20,7 +20,7 @@ from fa_kernels.present.parts import (
     runs_of,
     source_line,
 )
-from fa_kernels.present.prose import chosen, inline_html, sentence_html, to_html
+from fa_kernels.present.prose import as_markdown, chosen, inline_html, sentence_html, to_html
 from fa_kernels.present.slide import HANDOUT, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import html_table, labels
@@ -89,7 +89,7 @@ def _part(number: int, slide: Slide, drawn: Drawn | None, facts: Facts) -> str:
         parts.append(_with_answers_last(to_html(slide.body)))  # hints are for a hall
     else:
         parts.append(to_html(slide.body))
-        parts.append(to_html(_unsaid(slide.spoken(HANDOUT), statement, slide.body)))
+        parts.append(to_html(_unsaid(slide.spoken(HANDOUT), as_markdown(statement), slide.body)))
     return f'<section id="{slide.name}">{"".join(parts)}</section>'
 
 

@@ -55,6 +55,11 @@ def sentence_html(sentence: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", _SUP.sub(r"\1<sup>\2</sup>", text))
 
 
+def as_markdown(sentence: str) -> str:
+    """The same for a text in Markdown: indices and powers become formulas."""
+    return _SUP.sub(r"$\1^{\2}$", _SUB.sub(r"$\1_\2$", sentence))
+
+
 def sentences(text: str) -> list[str]:
     """A text cut behind full stops and question marks, brackets closed, where another begins."""
     return [part for part in _BETWEEN.split(text.strip()) if part]

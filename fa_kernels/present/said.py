@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fa_kernels.present.drawn import Gallery
 from fa_kernels.present.facts import Facts
-from fa_kernels.present.prose import chosen
+from fa_kernels.present.prose import as_markdown, chosen
 from fa_kernels.present.slide import Slide, SlideError
 
 #: LaTeX has braces, too, but words in them have a space behind a colon: \text{floor: }.
@@ -37,7 +37,7 @@ def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
 def _value(place: re.Match[str], gallery: Gallery, facts: Facts) -> str:
     kind, (name, *words) = place[1], place[2].split()
     if kind == "fact":
-        return facts.say(name, *words)
+        return as_markdown(facts.say(name, *words))
     if kind == "sentence":
-        return chosen(gallery.sentence(name), " ".join(words) or "1")
+        return as_markdown(chosen(gallery.sentence(name), " ".join(words) or "1"))
     raise SlideError(f"{place[0]} is neither {{sentence:...}} nor {{fact:...}}.")

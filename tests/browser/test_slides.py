@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from fa_kernels.present.command import write_handout, write_slides
 from fa_kernels.present.printing import print_pdfs
@@ -157,13 +157,11 @@ def test_a_slider_moves_figure_and_sentence(deck: Deck, slide: str) -> None:
     deck.open()
     deck.show(slide)
     said, drawn = words_and_figure(deck, slide)
+    figure = deck.page.locator(f"#{slide} .fa-figure")
+    before = figure.get_attribute("data-fa-drawn")
     deck.page.locator(f"#{slide} input[type=range]").focus()
     deck.page.keyboard.press("ArrowRight")
-    deck.page.wait_for_function(
-        """([slide, drawn]) => document.querySelector(`#${slide} .fa-figure`)
-            .dataset.faDrawn !== drawn""",
-        arg=[slide, deck.page.locator(f"#{slide} .fa-figure").get_attribute("data-fa-drawn")],
-    )
+    expect(figure).not_to_have_attribute("data-fa-drawn", str(before))
     now = words_and_figure(deck, slide)
     assert current(deck) == slide
     assert now[0] != said and now[1] != drawn

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fa_kernels.present.prose import chosen, inline_html, sentence_html, sentences, to_html
+from fa_kernels.present.prose import (
+    as_markdown,
+    chosen,
+    inline_html,
+    sentence_html,
+    sentences,
+    to_html,
+)
 
 
 def test_formulas_stand_in_the_text() -> None:
@@ -34,4 +41,5 @@ def test_a_sentence_that_is_not_there_is_refused(which: str) -> None:
 
 def test_indices_and_units() -> None:
     assert sentence_html("B_r < N^1.99") == "B<sub>r</sub> &lt; N<sup>1.99</sup>"
+    assert as_markdown("B_r and N^1.99") == "$B_r$ and $N^{1.99}$"
     assert sentence_html("4.8 TB/s") == "4.8\N{NO-BREAK SPACE}TB/s"

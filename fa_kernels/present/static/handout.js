@@ -1,14 +1,16 @@
 // The handout's figures, drawn once, at the size that they have on paper.
 (() => {
   const { figures } = JSON.parse(document.getElementById("fa-data").textContent);
-  // A little more than the least: titles that just fit a notebook would touch the edge of the paper.
-  const ROOM = 1.05;
+  // More than the least width: labels that just fit a notebook would touch the edge of the paper.
+  const ROOM = 1.15;
+  // The figures' smallest words have 12 px: 6 to 7 pt on paper, as in exported figures.
+  const [LEAST, MOST] = [6, 7].map((pt) => ((pt / 72) * 96) / 12);
   const CONFIG = { staticPlot: true, displayModeBar: false, responsive: false };
 
   function draw(el) {
     const { stops: [{ spec }], least } = figures[el.dataset.faFigure];
     const { data, layout } = spec;
-    const scale = Math.min(1, el.clientWidth / (least * ROOM));
+    const scale = Math.min(MOST, Math.max(LEAST, el.clientWidth / (least * ROOM)));
     const height = layout.height ?? 420;
     Object.assign(layout, { width: el.clientWidth / scale, height, paper_bgcolor: "rgba(0,0,0,0)" });
     el.style.height = `${height * scale}px`;
