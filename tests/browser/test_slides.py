@@ -270,5 +270,11 @@ def test_the_handout_is_drawn(deck: Deck) -> None:
             and box["height"] > 150
             and svg["width"] == pytest.approx(box["width"], 0.01)
         )
+    lost = deck.page.evaluate(
+        """() => [...document.querySelectorAll(".fa-figure text")]
+            .filter((t) => t.textContent.trim() && !t.getBoundingClientRect().width)
+            .map((t) => t.textContent)"""
+    )
+    assert not lost
     page = deck.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page and deck.page.locator("math").count() > 20

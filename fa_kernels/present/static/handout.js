@@ -12,6 +12,8 @@
     const { data, layout } = spec;
     const scale = Math.min(MOST, Math.max(LEAST, el.clientWidth / (least * ROOM)));
     const height = layout.height ?? 420;
+    // Words beside a mark may stand in the margin; words at an axis' end would vanish so.
+    for (const trace of data) if (/^(markers\+)?text$/.test(trace.mode)) trace.cliponaxis = false;
     Object.assign(layout, { width: el.clientWidth / scale, height, paper_bgcolor: "rgba(0,0,0,0)" });
     el.style.height = `${height * scale}px`;
     el.firstElementChild.style.cssText = `transform:scale(${scale})`;
