@@ -65,6 +65,8 @@ def picture(name: str) -> str:
     svg = (PICTURES / name).read_text(encoding="utf-8")
     lines = [line for line in svg.splitlines() if 'fill="#fff"' not in line]
     text = "\n".join(lines)
+    # The letter is in few fonts, and a PDF takes it from those as a drawing.
+    text = text.replace("ᵀ", '<tspan dy="-0.4em" font-size="65%">T</tspan>')
     for colour, instead in _PAGE_COLOURS.items():
         text = text.replace(f'"{colour}"', f'"{instead}"')
     return f'<div class="fa-picture">{text}</div>'
