@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.test_notebooks import NOTEBOOKS, ROOT, read
+from tests.test_notebooks import NOTEBOOKS as ALL
+from tests.test_notebooks import ROOT, read
 
+#: The lessons; notebooks/app is a page for a talk.
+NOTEBOOKS = [path for path in ALL if path.parent.name == "notebooks"]
 WORDS = tomllib.loads((ROOT / "tests" / "abbreviations.toml").read_text(encoding="utf-8"))
 #: Widgets that are tables; every other one is a figure, and its section has the whole rhythm.
 LISTS = {"claims", "paper_verdicts"}

@@ -32,7 +32,7 @@ def opened(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
     )
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, Path(lab_server.folder) / "row.ipynb")
-    context = browser.new_context(viewport=VIEWPORT)  # type: ignore[arg-type]
+    context = browser.new_context(viewport=VIEWPORT)
     context.set_default_timeout(30_000)
     lab = LabPage(context.new_page(), lab_server)
     lab.open("row.ipynb")

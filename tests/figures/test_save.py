@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import re
 import struct
@@ -18,7 +17,7 @@ import yaml
 import fa_kernels as fa
 from fa_kernels.figures import theme
 from fa_kernels.figures.papers import PAPERS, papers_shown
-from fa_kernels.figures.provenance import suite_bibtex
+from fa_kernels.figures.provenance import plain, suite_bibtex
 from fa_kernels.figures.save import FORMATS, IMAGES, VENUES, save_figure
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.maps import list_maps
@@ -173,9 +172,8 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     assert {"commit", "command", "cuda", "torch"} <= source.keys()
     wanted = {"d": 64, "causal": False, "dtype": "fp16", "pass_": "fwd"}
     assert said["parameters"] == wanted
-    assert said["caption"] in html.unescape(speed.sentence.value) and said["caption"].startswith(
-        "Rung 05"
-    )
+    assert said["caption"] == plain(speed.sentence.value)
+    assert said["caption"].startswith("Rung 05")
     assert said["alt"] == speed.figure.alt
     assert set(said["bibtex"]) == {"FlashAttention-2"}
     assert said["package"]["version"] == fa.__version__ and said["package"]["commit"]

@@ -262,7 +262,7 @@ def test_noise_of_a_page_changes_nothing(speed: Speed) -> None:
     for noise in ("explode", 1, ["pin"], {"pin": True}):
         press(speed.figure, noise)  # type: ignore[arg-type]
     assert speed.figure.spec is before and not speed.figure.pinned
-    still = fa.story(session=fa.session("numpy"))
+    (still,) = live_figures(fa.story(session=fa.session("numpy")))
     press(still, "pin")
     assert still.actions == [] and not still.pinned
 

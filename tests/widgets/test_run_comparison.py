@@ -33,7 +33,7 @@ def words(html: str) -> str:
 
 
 def said(view: RunComparison) -> str:
-    return words(view.sentence.value)
+    return " ".join(words(view.sentence.value).split())
 
 
 def our_new_kernels(row: Row) -> Row:

@@ -23,7 +23,7 @@ def told(shown: App) -> dict[str, str]:
 
 def test_the_link_follows_what_is_done(shown: App) -> None:
     shown.explorer.controls.seqlen.value = 16384
-    shown.explorer.controls.apply_preset("BERT 512")
+    shown.explorer.controls.apply_preset("BERT-large 512")
     shown.stepper.step = 3
     shown.bar.view, shown.bar.theme, shown.bar.size = "stepper", "dark", 130
     assert told(shown) == {
