@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from anywidget import AnyWidget
+
 from fa_kernels.figures.theme import DARK
 from fa_kernels.present.drawn import Drawn, Gallery
 from fa_kernels.present.facts import Facts
@@ -25,10 +27,6 @@ from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import labels
 
 STEPPER = "stepper"
-#: What the stepper's page asks its model for.
-_STEPPER_TRAITS = (
-    "cells", "values", "block_n", "block_sizes", "presets", "code", "text", "limit", "max_score",
-)  # fmt: skip
 _STYLES = ("reveal/reveal.css", "stepper.css", "deck.css")
 _SCRIPTS = ("plotly.min.js", "stepper.js", "reveal/reveal.js", "reveal/notes.js", "deck.js")
 
@@ -71,7 +69,8 @@ def deck_page(slides: Sequence[Slide], deck: str, gallery: Gallery, facts: Facts
 def stepper_model() -> dict[str, Any]:
     """The traits of the notebook's stepper; the page steps without a kernel."""
     widget = stepper("growing")
-    return {name: getattr(widget, name) for name in _STEPPER_TRAITS}
+    own = set(widget.keys) - set(AnyWidget.class_trait_names())
+    return {name: getattr(widget, name) for name in sorted(own) if not name.startswith("_")}
 
 
 def stepper_script(module: str) -> str:
