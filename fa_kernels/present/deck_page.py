@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from anywidget import AnyWidget
-
 from fa_kernels.figures.theme import DARK
 from fa_kernels.present.drawn import Drawn, Gallery
 from fa_kernels.present.facts import Facts
@@ -68,9 +66,8 @@ def deck_page(slides: Sequence[Slide], deck: str, gallery: Gallery, facts: Facts
 
 def stepper_model() -> dict[str, Any]:
     """The traits of the notebook's stepper; the page steps without a kernel."""
-    widget = stepper("growing")
-    own = set(widget.keys) - set(AnyWidget.class_trait_names())
-    return {name: getattr(widget, name) for name in sorted(own) if not name.startswith("_")}
+    state: dict[str, Any] = stepper("growing").page_state()
+    return state
 
 
 def stepper_script(module: str) -> str:
