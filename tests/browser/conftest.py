@@ -18,7 +18,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.lab import CHROMIUM_FLAGS, ROOT, VIEWPORT, LabPage, LabServer, running_lab
+from tests.browser.lab import (
+    CHROMIUM_FLAGS,
+    PATIENCE_MS,
+    ROOT,
+    VIEWPORT,
+    LabPage,
+    LabServer,
+    running_lab,
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,7 +83,7 @@ class Pages:
         self.close()
         shutil.copytree(ROOT / "notebooks", self.server.folder, dirs_exist_ok=True)
         context = self.browser.new_context(viewport=VIEWPORT)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(PATIENCE_MS)
         self.current, self.notebook, self.user = LabPage(context.new_page(), self.server), "", user
         return self.current
 

@@ -95,6 +95,10 @@ SETTLED = """node => new Promise((resolve) => {
 
 #: The window in which a projector or a laptop would show a notebook.
 VIEWPORT: ViewportSize = {"width": 1440, "height": 1000}
+#: How long a page may take to do what a test waits for, in ms. A machine with two busy cores is
+#: many times slower than a laptop; who measures time says so itself.
+PATIENCE_MS = 60_000
+expect.set_options(timeout=PATIENCE_MS / 2)
 LIGHT = "JupyterLab Light"
 
 START_SECONDS = 60

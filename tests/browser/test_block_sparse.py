@@ -128,7 +128,7 @@ def test_the_recorded_times_are_turned(sparse: LabPage) -> None:
     assert RecordedSparse(load_run(list_runs(kind="sparse")[0])).run_id
     shown = view(sparse, "sparse")
     sentence = shown.locator("[data-fa-sparse]")
-    expect(sentence).to_contain_text("Forward: at s =")
+    expect(sentence).to_contain_text("Forward: with 1/")
     expect(shown.locator("[data-fa-table=sparse-goals]")).to_contain_text("met at")
     said = text_of(sentence)
     choice = shown.locator('[data-fa-choice="d"] select')

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, expect
 import fa_kernels as fa
 from fa_kernels.widgets.text import labels
 from tests.browser.conftest import VIEWPORT
-from tests.browser.lab import FIGURE, PANEL, LabPage, LabServer
+from tests.browser.lab import FIGURE, PANEL, PATIENCE_MS, LabPage, LabServer
 
 TEXT = labels("row")
 SENTENCE = "[data-fa-ladder]"
@@ -33,7 +33,7 @@ def opened(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, Path(lab_server.folder) / "row.ipynb")
     context = browser.new_context(viewport=VIEWPORT)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     lab = LabPage(context.new_page(), lab_server)
     lab.open("row.ipynb")
     lab.run_all()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from fa_kernels.widgets.live_figure import SCRIPTS, STATIC
+from fa_kernels.widgets.live_figure import SCRIPTS, STATIC, LiveFigure
 
 #: A page of a server that is reached by http under another name than localhost: what exists in
 #: secure contexts only, as crypto.randomUUID, is not there.
@@ -39,14 +39,11 @@ KNOB = {
     "value": 1,
     "error": "",
 }
-LIVE = {
-    "alt": "what it shows",
-    "spec": {"data": [], "layout": {"height": 300}},
-    "dark_colours": {},
-    "least_width": 400,
-    "stale": False,
-    "input_stamp": 0,
-    "export_offer": {},
+_EMPTY = {"data": [], "layout": {"height": 300}}
+LIVE = {  # all of it: a script that reads a trait which a list here lacks would only break the test
+    name: value
+    for name, value in LiveFigure(alt="what it shows", spec=_EMPTY).get_state().items()
+    if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
 }
 CHOICE = {"label": "dtype", "texts": ["fp16", "bf16"], "index": 0, "disabled": False}
 

@@ -15,6 +15,7 @@ from fa_kernels.present.command import write_handout, write_slides
 from fa_kernels.present.printing import print_pdfs
 from fa_kernels.session import session
 from tests.browser.conftest import chromium_path
+from tests.browser.lab import PATIENCE_MS
 
 #: A projector's; a slide is as large.
 PROJECTOR = {"width": 1920, "height": 1080}
@@ -100,7 +101,7 @@ def present_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def deck(browser: Browser, present_folder: Path) -> Iterator[Deck]:
     context = browser.new_context(viewport=PROJECTOR)  # type: ignore[arg-type]
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     opened = Deck(context.new_page(), present_folder)
     yield opened
     context.close()

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.browser.lab import BAD_WORDS, FIGURE, LabPage, LabServer
+from tests.browser.lab import BAD_WORDS, FIGURE, PATIENCE_MS, LabPage, LabServer
 
 STEPPER = "[data-fa-widget=stepper]"
 LAPTOP = {"width": 1440, "height": 1000}
@@ -26,7 +26,7 @@ def lab(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
     )
     nbformat.write(notebook, lab_server.folder / "views.ipynb")
     context = browser.new_context(viewport=LAPTOP)  # type: ignore[arg-type]
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     lab = LabPage(context.new_page(), lab_server)
     lab.open("views.ipynb")
     lab.run_all()
