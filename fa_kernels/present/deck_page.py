@@ -27,7 +27,8 @@ from fa_kernels.widgets.text import labels
 STEPPER = "stepper"
 #: What the stepper's page asks its model for.
 _STEPPER_TRAITS = (
-    "cells", "values", "block_n", "block_sizes", "presets", "code", "text", "limit", "max_score",
+    "cells", "values", "block_n", "step", "block_sizes", "presets", "code", "text", "limit",
+    "max_score",
 )  # fmt: skip
 _STYLES = ("reveal/reveal.css", "stepper.css", "deck.css")
 _SCRIPTS = ("plotly.min.js", "stepper.js", "reveal/reveal.js", "reveal/notes.js", "deck.js")

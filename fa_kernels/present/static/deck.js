@@ -65,7 +65,7 @@
     const state = structuredClone(traits);
     return {
       get: (name) => state[name],
-      set: (name, value) => { state[name] = value; },
+      set: (what, value) => Object.assign(state, typeof what === "string" ? { [what]: value } : what),
       save_changes() {}, on() {}, off() {}, send() {},
     };
   }
