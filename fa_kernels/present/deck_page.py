@@ -20,11 +20,10 @@ from fa_kernels.present.parts import (
     source_line,
 )
 from fa_kernels.present.prose import chosen, inline_html, sentence_html, to_html
-from fa_kernels.present.slide import Slide
+from fa_kernels.present.slide import STEPPER, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import labels
 
-STEPPER = "stepper"
 #: What the stepper's page asks its model for.
 _STEPPER_TRAITS = (
     "cells", "values", "block_n", "step", "block_sizes", "presets", "code", "text", "limit",
