@@ -16,15 +16,17 @@ function loadPlotly(model, wanted) {
       window.__faPlotlyAsked = performance.now();
       model.send({ need: "plotly.js" });
     };
-    window.addEventListener("fa-plotly", () => {
-      clearInterval(again);
-      resolve(window.Plotly);
-    }, { once: true });
-    model.on("msg:custom", (content, buffers) => {
+    const heard = (content, buffers) => {
       if (content?.have !== "plotly.js") return;
       if (!window.Plotly?.react) run(new TextDecoder().decode(buffers[0]));
       window.dispatchEvent(new Event("fa-plotly"));
-    });
+    };
+    window.addEventListener("fa-plotly", () => {
+      clearInterval(again);
+      model.off("msg:custom", heard);
+      resolve(window.Plotly);
+    }, { once: true });
+    model.on("msg:custom", heard);
     again = setInterval(ask, ASK_AGAIN_MS / 10);
     ask();
   });
