@@ -81,7 +81,7 @@ _LAZY = {
     "mask_editor": ("fa_kernels.widgets.mask_editor", "mask_editor"),
     "sparse_quality": ("fa_kernels.widgets.sparse_quality", "sparse_quality"),
     "sparse_speed": ("fa_kernels.widgets.sparse_speed", "sparse_speed"),
-    "save_figure": ("fa_kernels.figures.save", "save_figure"),
+    "save_figure": ("fa_kernels.figures.figure_files", "save_figure"),
 }
 
 __all__ = [
@@ -102,6 +102,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "figures":  # for fa.figures.save
+        return importlib.import_module("fa_kernels.figures")
     if name not in _LAZY:
         raise AttributeError(f"module 'fa_kernels' has no attribute {name!r}")
     module, attribute = _LAZY[name]
@@ -111,4 +113,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*globals(), *_LAZY, "figures"})

@@ -69,7 +69,8 @@ MASKED_KERNEL, MASKED_SPILL_LIMIT = "05_flash_mma", 8
 _OPTION_MACROS = (
     "WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED", "BLOCK_SPARSE", "DETERMINISTIC",
 )  # fmt: skip
-_SINCE = re.compile(r"^// Architectures: sm_(\d+) and later\.$", re.MULTILINE)
+#: What only later ones have may follow.
+_SINCE = re.compile(r"^// Architectures: sm_(\d+) and later[.;]", re.MULTILINE)
 
 
 def architectures(kernel: str) -> list[int]:

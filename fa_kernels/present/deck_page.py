@@ -24,11 +24,6 @@ from fa_kernels.present.slide import STEPPER, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import labels
 
-#: What the stepper's page asks its model for.
-_STEPPER_TRAITS = (
-    "cells", "values", "block_n", "step", "block_sizes", "presets", "code", "text", "limit",
-    "max_score",
-)  # fmt: skip
 _STYLES = ("reveal/reveal.css", "stepper.css", "deck.css")
 _SCRIPTS = ("plotly.min.js", "stepper.js", "reveal/reveal.js", "reveal/notes.js", "deck.js")
 
@@ -70,8 +65,8 @@ def deck_page(slides: Sequence[Slide], deck: str, gallery: Gallery, facts: Facts
 
 def stepper_model() -> dict[str, Any]:
     """The traits of the notebook's stepper; the page steps without a kernel."""
-    widget = stepper("growing")
-    return {name: getattr(widget, name) for name in _STEPPER_TRAITS}
+    state: dict[str, Any] = stepper("growing").page_state()
+    return state
 
 
 def stepper_script(module: str) -> str:

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fa_kernels.figures.figure_files import FORMATS, VENUES, save_figure
 from fa_kernels.figures.provenance import Shown
-from fa_kernels.figures.save import FORMATS, VENUES, save_figure
 from fa_kernels.widgets.text import labels
 
 if TYPE_CHECKING:

@@ -105,6 +105,11 @@ class Stepper(anywidget.AnyWidget):
         """The scores as they stand in the page now, (keys,) float64."""
         return np.array([from_cell(cell) for cell in self.cells])
 
+    def page_state(self) -> dict[str, Any]:
+        """What its page asks for, by name, as JSON has it: for a page without a kernel."""
+        own = set(self.keys) - set(anywidget.AnyWidget.class_trait_names())
+        return {name: getattr(self, name) for name in sorted(own) if not name.startswith("_")}
+
     def check(self) -> StepperCheck:
         """What `OnlineSoftmax` makes of the scores in the page, block by block."""
         return check_steps(self.scores, np.array(self.values), self.block_n)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fa_kernels.figures.figure_files import checked_formats, checked_width, save_figure
 from fa_kernels.figures.provenance import Provenance
-from fa_kernels.figures.save import checked_formats, checked_width, save_figure
 from fa_kernels.session import Session
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fa_kernels.figures.papers import PAPERS
-from fa_kernels.present.deck_page import stepper_model, stepper_script
+from fa_kernels.present.deck_page import stepper_script
 from fa_kernels.present.slide import HANDOUT, Slide, of_deck
-from fa_kernels.widgets.stepper import Stepper
 
 PAGES = ("slides/talk20.html", "slides/talk45.html", "handout/handout.html")
 #: What a browser would load: src, href of a link, url(...).
@@ -92,13 +91,3 @@ def test_the_steppers_module_becomes_a_classic_script() -> None:
     assert "return { render };" in stepper_script("const render = 1;\nexport default { render };\n")
     with pytest.raises(ValueError, match="export default"):
         stepper_script("export function render() {}")
-
-
-def test_a_deck_has_every_trait_that_the_stepper_reads() -> None:
-    """One that is not there would stop the page's script, and the whole deck with it."""
-    module = str(Stepper._esm)
-    listed = re.findall(r"\[([^\]]*)\]\.map\(\(name\) => model\.get\(name\)\)", module)
-    read = {*re.findall(r'model\.get\("(\w+)"\)', module)}
-    read |= {name for names in listed for name in re.findall(r'"(\w+)"', names)}
-    assert {"cells", "step"} <= read
-    assert read <= stepper_model().keys()

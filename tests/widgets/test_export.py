@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fa_kernels as fa
-from fa_kernels.figures.save import VENUES
+from fa_kernels.figures.figure_files import VENUES
 from fa_kernels.widgets import export
 from fa_kernels.widgets.export import FOLDER, OFFERED, free_name, offer
 from fa_kernels.widgets.live_figure import LiveFigure

@@ -178,3 +178,9 @@ def test_the_page_may_set_every_offered_block_and_score() -> None:
         widget.block_n = block_n
     widget.cells = ["-inf", *["2.5"] * 7]
     assert widget.scores[0] == -math.inf and len(widget.check().keys) == 2
+
+
+def test_a_page_without_a_kernel_has_every_trait_that_the_script_reads() -> None:
+    script = str(stepper()._esm)
+    read = set(re.findall(r"""model\.get\("(\w+)"\)""", script))
+    assert read and read <= stepper().page_state().keys()

@@ -10,6 +10,7 @@ from fa_kernels.measure.claim_tests import (
     arithmetic,
     bytes_moved,
     exactness,
+    generation,
     hierarchy,
     memory,
     times,
@@ -20,7 +21,7 @@ from fa_kernels.measure.claims import FILE, Claim, load_claims
 from fa_kernels.measure.records import RecordError
 
 Test = Callable[[Claim, Evidence], Judged]
-_MODULES = (hierarchy, exactness, arithmetic, bytes_moved, memory, times)
+_MODULES = (hierarchy, exactness, arithmetic, bytes_moved, memory, times, generation)
 
 
 def _tests() -> dict[str, Test]:

@@ -65,7 +65,9 @@
     const state = structuredClone(traits);
     return {
       get: (name) => state[name],
-      set: (what, value) => Object.assign(state, typeof what === "string" ? { [what]: value } : what),
+      set: (name, value) => {
+        Object.assign(state, typeof name === "string" ? { [name]: value } : name);
+      },
       save_changes() {}, on() {}, off() {}, send() {},
     };
   }

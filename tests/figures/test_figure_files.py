@@ -16,9 +16,9 @@ import yaml
 
 import fa_kernels as fa
 from fa_kernels.figures import theme
+from fa_kernels.figures.figure_files import FORMATS, IMAGES, VENUES, save_figure
 from fa_kernels.figures.papers import PAPERS, papers_shown
 from fa_kernels.figures.provenance import plain, suite_bibtex
-from fa_kernels.figures.save import FORMATS, IMAGES, VENUES, save_figure
 from fa_kernels.measure.about import ROOT
 from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import load_run
@@ -417,3 +417,9 @@ def test_venues_and_the_public_name() -> None:
     assert (VENUES["icml"], VENUES["icml-wide"], VENUES["aistats-wide"]) == (3.25, 6.75, 6.75)
     public: Callable[..., Any] = fa.save_figure
     assert public is save_figure and set(IMAGES) < set(FORMATS)
+
+
+def test_figures_save_is_the_same_function() -> None:
+    assert fa.figures.save is fa.save_figure
+    with pytest.raises(AttributeError, match="no attribute 'sav'"):
+        _ = fa.figures.sav
