@@ -86,7 +86,7 @@ function readTheme(el) {
 // Size of a figure in a place of `room` px: {factor of its text, width, height}. A figure that
 // fills its place has the largest text with which its panels fit there, times the zoom. In a low
 // window it is pressed together a little before it scrolls.
-const LEAST_HEIGHT = 0.92;
+const LEAST_HEIGHT = 0.88;
 function sizeOf(room, own, theme) {
   if (!theme.fill) {
     // Larger text only as far as the figure need not be scrolled sideways for it, with some room
