@@ -182,7 +182,10 @@ class DecodeProblem:
         return self.batch * self.nheads * self.seqlen_q * 4
 
     def partial_bytes(self, num_splits: int) -> int:
-        """Workspace of a call: fp32 out and lse of every row and split; 0 for one split."""
+        """Workspace of a call: fp32 out and lse of every row and split; 0 for one split.
+
+        At most: splits that a cluster of blocks merges on chip leave nothing.
+        """
         if num_splits == 1:
             return 0
         return num_splits * self.batch * self.nheads * self.seqlen_q * (self.head_dim + 1) * 4

@@ -80,7 +80,7 @@ def _our_contender(name: str, ours: Ours, point: DecodePoint) -> Contender:
     p = point.attention
     step, detail = ours.problem(p), ours.detail(p)
     copies = (max(1, ours.layers) if ours.page_size else max(0, ours.layers - 1)) * step.cache_bytes
-    workspace = copies + step.partial_bytes(ours.splits(p))  # at most: a cluster leaves nothing
+    workspace = copies + step.partial_bytes(ours.splits(p))
     return Contender(
         records.OURS, name, None, workspace, prepare, refuse,
         None if ours.layers else count, name_kernels=lambda call: detail,

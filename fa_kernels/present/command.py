@@ -68,6 +68,8 @@ def build(kind: str, run_id: str | None, out: Path | None, pdf: bool = True) -> 
         pages = (write_slides if kind == "slides" else write_handout)(folder, used)
     except SlideError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"--out {folder}: {error}")
     for page in pages:
         print(f"wrote {page}", flush=True)
     return _print_all(pages) if pdf else 0

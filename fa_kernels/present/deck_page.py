@@ -20,11 +20,10 @@ from fa_kernels.present.parts import (
     source_line,
 )
 from fa_kernels.present.prose import chosen, inline_html, sentence_html, to_html
-from fa_kernels.present.slide import Slide
+from fa_kernels.present.slide import STEPPER, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import labels
 
-STEPPER = "stepper"
 _STYLES = ("reveal/reveal.css", "stepper.css", "deck.css")
 _SCRIPTS = ("plotly.min.js", "stepper.js", "reveal/reveal.js", "reveal/notes.js", "deck.js")
 

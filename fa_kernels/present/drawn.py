@@ -54,7 +54,7 @@ class Gallery:
         """A figure of the suite; with a slider, one for each of its values.
 
         Raises:
-            SlideError: a name that the suite does not have.
+            SlideError: a name that the suite does not have, or a slider that it does not take.
         """
         if name not in _BY_NAME:
             raise SlideError(f"figure {name!r} is not one of the suite: {', '.join(_BY_NAME)}.")
@@ -75,7 +75,12 @@ class Gallery:
         one = _BY_NAME[name]
         values = vary.values if vary else ()
         calls = [replace(one, kwargs={**one.kwargs, vary.argument: v}) for v in values if vary]
-        shown = [_shown(call.widget()) for call in calls or [one]]
+        try:
+            shown = [_shown(call.widget()) for call in calls or [one]]
+        except (TypeError, ValueError) as error:
+            if vary is None:
+                raise
+            raise SlideError(f"vary: figure {name} with {vary.argument}: {error}") from error
         stops = tuple(_stop(figure) for figure in shown)
         least = max(figure.least_width or LEAST_WIDTH for figure in shown)
         return Drawn(stops, vary.start if vary else 0, least)

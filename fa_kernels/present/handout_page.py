@@ -21,11 +21,9 @@ from fa_kernels.present.parts import (
     source_line,
 )
 from fa_kernels.present.prose import as_markdown, chosen, inline_html, sentence_html, to_html
-from fa_kernels.present.slide import HANDOUT, Slide
+from fa_kernels.present.slide import HANDOUT, STEPPER, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import html_table, labels
-
-STEPPER = "stepper"
 
 
 def handout_page(title: str, slides: Sequence[Slide], gallery: Gallery, facts: Facts) -> str:

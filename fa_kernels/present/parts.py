@@ -108,8 +108,8 @@ def colours_css() -> str:
 
 
 def json_script(name: str, value: Any) -> str:
-    """Data for the page's script; "</" cannot end the element early."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    """Data for the page's script; no "<" in it can end the element early, or hide its end."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 

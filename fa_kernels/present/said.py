@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from fa_kernels.present.drawn import Gallery
 from fa_kernels.present.facts import Facts
+from fa_kernels.present.parts import PICTURES
 from fa_kernels.present.prose import as_markdown, chosen
-from fa_kernels.present.slide import Slide, SlideError
+from fa_kernels.present.slide import STEPPER, Slide, SlideError
 
 #: LaTeX has braces, too, but words in them have a space behind a colon: \text{floor: }.
 _PLACE = re.compile(r"\{([a-z]+):(?=\S)([^{}]+)\}")
@@ -22,9 +23,11 @@ def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
     """The slide with every placeholder of its texts filled in.
 
     Raises:
-        SlideError: a placeholder, a figure, a sentence or a fact that is not there.
+        SlideError: a placeholder, a figure, a sentence, a fact, a claim or a picture that is not
+            there.
     """
     try:
+        _check(slide, gallery, facts)
         texts = {
             name: _PLACE.sub(lambda place: _value(place, gallery, facts), getattr(slide, name))
             for name in ("title", "ask", "body", "notes", "more")
@@ -32,6 +35,18 @@ def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
     except ValueError as error:
         raise SlideError(f"slide {slide.name}: {error}") from error
     return replace(slide, **texts)  # type: ignore[arg-type]
+
+
+def _check(slide: Slide, gallery: Gallery, facts: Facts) -> None:
+    """Refuse what a slide names and the suite does not have."""
+    if unknown := [name for name in slide.claims if name not in facts.answers]:
+        raise SlideError(f"claims: {', '.join(unknown)} is no id in data/paper/claims.csv.")
+    if slide.picture and not (PICTURES / slide.picture).is_file():
+        raise SlideError(f"picture: there is no {slide.picture} in {PICTURES}.")
+    if slide.figure not in ("", STEPPER):
+        drawn = gallery.draw(slide.figure, slide.vary)
+        if slide.sentence:
+            chosen(drawn.first.alt, slide.sentence)
 
 
 def _value(place: re.Match[str], gallery: Gallery, facts: Facts) -> str:

@@ -17,6 +17,8 @@ TALK = Path(__file__).parent / "slides" / "talk.md"
 #: The decks by their minutes, and the handout.
 DECKS = ("20", "45")
 HANDOUT = "handout"
+#: The figure of a slide that is no figure of the suite.
+STEPPER = "stepper"
 #: How a slide is laid out: one column, or words left of the figure.
 LAYOUTS = ("figure", "split", "text", "title", "questions", "references")
 #: Spoken words a minute, and the seconds a hall needs to think about a question.
@@ -133,11 +135,13 @@ def _with_keys(name: str, decks: tuple[str, ...], lines: str) -> Slide:
         raise SlideError(f"{name} has no title: add a line `title: ...`.")
     if (layout := found.get("layout", "figure")) not in LAYOUTS:
         raise SlideError(f"{name}: layout {layout!r} is not one of {', '.join(LAYOUTS)}.")
+    if not (pause := found.get("pause", "0")).isdigit():
+        raise SlideError(f"{name}: pause {pause!r} is no number of seconds.")
     return Slide(
         name, decks, found["title"], layout, found.get("figure", ""),
         Vary.parse(found["vary"]) if "vary" in found else None, found.get("sentence", ""),
         found.get("ask", ""), tuple(found.get("claims", "").split()), found.get("picture", ""),
-        int(found.get("pause", "0")),
+        int(pause),
     )  # fmt: skip
 
 

@@ -106,9 +106,10 @@ class Explorer(Steering, ipywidgets.VBox):
     def take_rows(self, rows: list[Row]) -> None:
         """Draw what Run has measured so far; the points of earlier runs stay."""
         new = [row for row in rows if row.metric == "latency_ms"]
-        for row in new:
-            sizes = (row.dtype, row.head_dim, row.seqlen_q, row.block_m, row.block_n)
-            self._live[(row.variant, *sizes, row.block_mask, row.density)] = row
+        with self._lock:  # they come from Run's thread, and a moved knob draws those there are
+            for row in new:
+                sizes = (row.dtype, row.head_dim, row.seqlen_q, row.block_m, row.block_n)
+                self._live[(row.variant, *sizes, row.block_mask, row.density)] = row
         if new:
             self.update()
 

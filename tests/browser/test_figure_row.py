@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 import fa_kernels as fa
 from fa_kernels.widgets.text import labels
-from tests.browser.conftest import VIEWPORT
+from tests.browser.conftest import VIEWPORT, Pages
 from tests.browser.lab import FIGURE, PANEL, PATIENCE_MS, LabPage, LabServer
 
 TEXT = labels("row")
@@ -21,8 +21,9 @@ SENTENCE = "[data-fa-ladder]"
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
+def opened(browser: Browser, lab_server: LabServer, pages: Pages) -> Iterator[LabPage]:
     """The ladder, and a figure without controls under it."""
+    pages.close()  # its kernel would be stopped with ours, and the next test told of it
     notebook = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell("import fa_kernels as fa\nladder = fa.ladder()\nladder"),

@@ -187,7 +187,9 @@ def test_the_stepper_steps_without_a_kernel(deck: Deck) -> None:
         stepper.locator("[data-fa-do=forward]").click()
     assert stepper.locator(".fs-state").inner_text() != before
     assert stepper.get_attribute("data-fa-steps") == "5"
+    expect(stepper).to_have_attribute("data-fa-step", "5")
     stepper.locator("[data-fa-preset]").select_option("falling")
+    expect(stepper).to_have_attribute("data-fa-step", "0")
     assert stepper.get_attribute("data-fa-preset") == "falling"
     assert current(deck) == "stepper" and not deck.page.evaluate(FAULTS)
 

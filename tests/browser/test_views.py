@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from tests.browser.conftest import Pages
 from tests.browser.lab import BAD_WORDS, FIGURE, PATIENCE_MS, LabPage, LabServer
 
 STEPPER = "[data-fa-widget=stepper]"
@@ -19,7 +20,8 @@ CELLS = ("import fa_kernels as fa", "fa.explorer()", "fa.stepper()")
 
 
 @pytest.fixture(scope="module")
-def lab(browser: Browser, lab_server: LabServer) -> Iterator[LabPage]:
+def lab(browser: Browser, lab_server: LabServer, pages: Pages) -> Iterator[LabPage]:
+    pages.close()  # its kernel would be stopped with ours, and the next test told of it
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in CELLS],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},

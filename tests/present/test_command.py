@@ -73,3 +73,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(SystemExit, match="is a file"):
         main(["slides", "--out", str(path)])
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="--out .*file/in"):
+        main(["handout", "--no-pdf", "--out", str(tmp_path / "file/in")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fa_kernels.device import device
@@ -9,7 +11,7 @@ from fa_kernels.present.drawn import Gallery
 from fa_kernels.present.facts import Facts
 from fa_kernels.present.prose import sentences
 from fa_kernels.present.said import filled
-from fa_kernels.present.slide import Slide, SlideError
+from fa_kernels.present.slide import Slide, SlideError, Vary
 
 
 def say(text: str, gallery: Gallery, facts: Facts) -> str:
@@ -50,3 +52,21 @@ def test_what_names_nothing_is_refused(
 ) -> None:
     with pytest.raises(SlideError, match=f"slide one: .*{said}"):
         say(text, gallery, facts)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"claims": ("no-such-claim",)}, "no-such-claim"),
+        ({"picture": "none.svg"}, "none.svg"),
+        ({"figure": "05_lader"}, "05_lader"),
+        ({"figure": "05_ladder", "sentence": "99"}, "there are only"),
+        ({"figure": "05_ladder", "vary": Vary("M_kub", (1, 2), 0)}, "05_ladder with M_kub"),
+        ({"figure": "05_ladder", "vary": Vary("N", (0, 1), 1)}, "N = 0"),
+    ],
+)
+def test_a_slide_that_names_what_is_not_there_is_refused(
+    gallery: Gallery, facts: Facts, names: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SlideError, match=f"slide one: .*{said}"):
+        filled(Slide("one", ("20",), "One", **names), gallery, facts)

@@ -65,6 +65,7 @@ def test_time_is_words_and_pauses(tmp_path: Path) -> None:
         ("| 20 45", "| 20 60", "60"),
         ("## first", "## First", "no head of a slide"),
         ("layout: text", "layout: columns", "columns"),
+        ("layout: text", "layout: text\npause: long", "'long' is no number of seconds"),
         ("N 1 *2 4", "N 1 2 4", "star"),
         ("## second", "## first", "first is there twice"),
         ("---\n## second | handout", "---\nsecond", "does not begin"),

@@ -115,20 +115,26 @@ def opened(query: str, asked: State, session: Session) -> tuple[State, list[str]
     Raises:
         ValueError: `asked` itself is no state of the app.
     """
-    notes: list[str] = []
     state, checked = asked, checked_state(asked, session)
-    for key, values in parse_qs(query).items():
-        if key not in KEYS:
-            continue  # a token, or something of the server's
-        # In the type of its control or not: `checked_state` says.
-        tried = replace(state, **{key: _value(key, values[-1])})  # type: ignore[arg-type]
-        try:
-            checked = checked_state(tried, session)
-        except ValueError as error:
-            notes.append(labels("app")["bad_link"].format(key=key, sentence=error))
-        else:
-            state = tried
-    return checked, notes
+    # Other keys are a token, or something of the server's.
+    waiting = {key: _value(key, v[-1]) for key, v in parse_qs(query).items() if key in KEYS}
+    while waiting:
+        refused: dict[str, ValueError] = {}
+        for key, value in waiting.items():
+            # In the type of its control or not: `checked_state` says.
+            tried = replace(state, **{key: value})  # type: ignore[arg-type]
+            try:
+                checked = checked_state(tried, session)
+            except ValueError as error:
+                refused[key] = error
+            else:
+                state = tried
+        if len(refused) == len(waiting):
+            break
+        # M may be too much for one device and not for that which the link names after it.
+        waiting = {key: waiting[key] for key in refused}
+    said = labels("app")["bad_link"]
+    return checked, [said.format(key=key, sentence=refused[key]) for key in waiting]
 
 
 def query_of_page() -> str:

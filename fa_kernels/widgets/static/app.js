@@ -169,6 +169,7 @@ function render({ model, el }) {
   say();
   write();
   return () => {
+    clearTimeout(writing);
     attached.disconnect();
     keys?.removeEventListener("keydown", onKey, true);
     system.removeEventListener("change", show);

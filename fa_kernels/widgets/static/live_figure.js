@@ -16,15 +16,17 @@ function loadPlotly(model, wanted) {
       window.__faPlotlyAsked = performance.now();
       model.send({ need: "plotly.js" });
     };
-    window.addEventListener("fa-plotly", () => {
-      clearInterval(again);
-      resolve(window.Plotly);
-    }, { once: true });
-    model.on("msg:custom", (content, buffers) => {
+    const heard = (content, buffers) => {
       if (content?.have !== "plotly.js") return;
       if (!window.Plotly?.react) run(new TextDecoder().decode(buffers[0]));
       window.dispatchEvent(new Event("fa-plotly"));
-    });
+    };
+    window.addEventListener("fa-plotly", () => {
+      clearInterval(again);
+      model.off("msg:custom", heard);
+      resolve(window.Plotly);
+    }, { once: true });
+    model.on("msg:custom", heard);
     again = setInterval(ask, ASK_AGAIN_MS / 10);
     ask();
   });
@@ -84,7 +86,7 @@ function readTheme(el) {
 // Size of a figure in a place of `room` px: {factor of its text, width, height}. A figure that
 // fills its place has the largest text with which its panels fit there, times the zoom. In a low
 // window it is pressed together a little before it scrolls.
-const LEAST_HEIGHT = 0.92;
+const LEAST_HEIGHT = 0.88;
 function sizeOf(room, own, theme) {
   if (!theme.fill) {
     // Larger text only as far as the figure need not be scrolled sideways for it, with some room

@@ -143,14 +143,14 @@ function render({ model, el }) {
   // What another view of this widget did, or a cell.
   function follow() {
     const [cells, blockN, step] = ["cells", "block_n", "step"].map((name) => model.get(name));
-    const same = cells.join() === row.scores.map(toCell).join() && blockN === row.blockN;
-    if (same && Math.min(step, row.steps.length - 1) === row.at) return;
-    row.at = step;
-    if (same) {
-      row.at = Math.min(step, row.steps.length - 1);
+    if (cells.join() === row.scores.map(toCell).join() && blockN === row.blockN) {
+      const at = Math.min(step, row.steps.length - 1);
+      if (at === row.at) return;
+      row.at = at;
       picture.draw();
       return;
     }
+    row.at = step; // `compute` knows which is the last one
     row.scores = toNumbers(cells);
     row.blockN = blockN;
     size.value = String(blockN);

@@ -29,6 +29,18 @@ def test_a_link_opens_the_state_that_it_was_made_of(here: Session, changes: dict
     assert opened(state.query(), State(), here) == (state, [])
 
 
+@pytest.mark.parametrize("device", ["t4", "rtx-4090", "a100-40gb"])
+def test_a_link_opens_where_the_app_would_start_on_a_smaller_gpu(
+    here: Session, device: str
+) -> None:
+    """Its M does not fit there, and the query names M before its own device."""
+    state = checked_state(State(M_kib=192, d=128, device="h200"), here)
+    small = State(device=device)
+    assert opened(state.query(), small, here) == (state, [])
+    taken, (note,) = opened(f"{state.query()}&size=huge", small, here)
+    assert taken == state and "size" in note
+
+
 def test_a_link_says_what_is_explored_even_where_it_is_the_default(here: Session) -> None:
     query = checked_state(State(), here).query()
     for part in ("view=explorer", "N=4096", "d=64", "M_kib=64", "dtype=fp16", "device=h200"):
