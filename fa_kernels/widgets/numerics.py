@@ -123,12 +123,11 @@ def errors_table(chosen: Chosen, errors: RecordedErrors) -> str:
         source = text["source"].format(run=errors.run.run_id, device=errors.run.device, how=how)
     inputs = text["inputs_said"][chosen.inputs]
     caption = text["caption"].format(d=chosen.d, inputs=inputs, source=source)
-    return html_table("numerics", caption, head, body, "falab-table falab-dense")
+    return html_table("numerics", caption, head, body, "falab-table falab-dense falab-ways")
 
 
 def _cell(error: ErrorAt) -> str:
-    # Not to be broken into two lines.
-    return f"{error.rmse:.2e}\N{NO-BREAK SPACE}({error.units:.2g}\N{NO-BREAK SPACE}u)"
+    return f"{error.rmse:.2e} ({error.units:.2g} u)"
 
 
 class Numerics(DrawnView):
