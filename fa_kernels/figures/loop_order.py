@@ -65,7 +65,7 @@ def loop_order_spec(orders: Sequence[OrderAt], text: Mapping[str, Any]) -> dict[
     layout = theme.base_layout(_HEIGHT)
     layout["margin"] = {"l": 62, "r": 12, "t": 84, "b": 56}
     layout["barmode"] = "group"
-    layout["bargap"] = 0.12
+    layout["bargap"] = 0.06
     ns = [order.seqlen for order in orders]
     places = [math.log2(n) for n in ns]
     for name, domain in (("xaxis", _LEFT), ("xaxis2", _RIGHT)):
@@ -142,7 +142,7 @@ def _bars(
         "x": [math.log2(order.seqlen) for order, _ in known],
         "y": [math.log2(gain) for _, gain in known],
         "text": [significant(gain, 2) for _, gain in known], "textposition": "outside",
-        "textfont": theme.font(), "textangle": 0, "cliponaxis": False,
+        "textfont": theme.font(theme.SMALL), "textangle": 0, "cliponaxis": False,
         "marker": {"color": _COLOURS[effect], "line": {"color": theme.INK, "width": 1}},
         "hovertext": [f"{words}, N = {order.seqlen}: ×{gain:.3g}" for order, gain in known],
         "hoverinfo": "text",
@@ -156,7 +156,7 @@ def _byte_marks(orders: Sequence[OrderAt], text: Mapping[str, Any]) -> dict[str,
         "x": [math.log2(order.seqlen) for order in orders],
         "y": [math.log2(order.byte_gain) for order in orders],
         "marker": {
-            "symbol": "diamond-tall", "size": 12, "color": theme.PAPER,
+            "symbol": "diamond-tall", "size": 9, "color": theme.PAPER,
             "line": {"color": theme.INK, "width": 2},
         },
         "hovertext": [

@@ -78,7 +78,7 @@ def presets(numbers: RecordedNumbers) -> list[tuple[str, Setting]]:
 
 
 def takeaway(point: Point, rows: Sequence[Ways]) -> str:
-    """What the figure says about `SAID`, in two or three sentences."""
+    """What the figure says about `SAID`, in one or two sentences."""
     text = labels("traffic_ways")["takeaway"]
     ways = next(row for row in rows if row.variant == SAID)
     q_tiles = point.passes[0]
@@ -88,13 +88,16 @@ def takeaway(point: Point, rows: Sequence[Ways]) -> str:
     if ways.l2_share is None or ways.reads is None:
         return f"{first} {_without_l2(ways)}"
     read, once = ways.reads[1], point.problem.q_bytes + 2 * point.problem.kv_bytes
-    second = text["answered"].format(
-        share=f"{100 * ways.l2_share:.0f}", dram=traffic(read), ratio=ratio_text(read / once)
-    )
     # The figure's mark is of both directions: without this the two numbers seem to disagree.
     moved = ways.bytes[DRAM]
-    third = "" if moved is None else " " + text["written"].format(moved=traffic(moved))
-    return f"{first} {second}{third}"
+    written = "" if moved is None else text["written"].format(moved=traffic(moved))
+    second = text["answered"].format(
+        share=f"{100 * ways.l2_share:.0f}",
+        dram=traffic(read),
+        ratio=ratio_text(read / once),
+        written=written,
+    )
+    return f"{first} {second}"
 
 
 def _without_l2(ways: Ways) -> str:

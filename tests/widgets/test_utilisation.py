@@ -34,7 +34,7 @@ def test_it_is_at_the_front_door() -> None:
 def test_the_sentence_names_the_busiest_unit_and_what_is_missing(counted: Session) -> None:
     view = utilisation(device="h200", session=counted)
     said = plain(view.sentence.value)
-    assert "Rung 04 keeps the issue slots busiest, at 70 % of the peak" in said
+    assert "Rung 04: nothing is busier than the issue slots, at 70 % of the peak" in said
     assert "DRAM delivers 1 % of its 4.8 TB/s" in said
     assert "Not counted here: rung 01, rung 02, rung 03, rung 05." in said
     table = plain(view.table.value)
