@@ -121,6 +121,11 @@ class LadderRuns:
         wanted = {"metric": "latency_ms", "head_dim": head_dim, "dtype": dtype, "status": "ok"}
         return sorted({row.seqlen_q for run in self._runs for row in run.select(**wanted)})
 
+    def head_dims(self, dtype: str) -> list[int]:
+        """The recorded d in this dtype, at any N."""
+        wanted = {"metric": "latency_ms", "dtype": dtype, "status": "ok"}
+        return sorted({row.head_dim for run in self._runs for row in run.select(**wanted)})
+
     def fastest(
         self, series: str, problem: AttentionProblem, preferred: str = ""
     ) -> tuple[Row | None, str, str]:

@@ -9,7 +9,7 @@ from fa_kernels.device import device as find_device
 from fa_kernels.figures.ladder import LadderRuns, Step, gain_words, ladder_spec
 from fa_kernels.figures.over_seqlen import SEQLENS
 from fa_kernels.figures.point import checked_head_dim, checked_seqlen, ratio_text
-from fa_kernels.problem import SHORT_DTYPE
+from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, significant
 from fa_kernels.widgets.choice import Choice
@@ -43,16 +43,24 @@ def ladder_runs(device: str | None, session: Session | None) -> tuple[Device, La
     return sheet, LadderRuns.on(sheet, used.run, used.root)
 
 
+def known_sizes(runs: LadderRuns, problem: AttentionProblem) -> str:
+    """The recorded N at this d, or else the recorded d, in words; "" where nothing is recorded."""
+    text = labels("ladder")
+    if seqlens := runs.seqlens(problem.head_dim, problem.dtype):
+        return str(text["known_seqlens"]).format(sizes=", ".join(map(str, seqlens)))
+    head_dims = ", ".join(map(str, runs.head_dims(problem.dtype)))
+    return str(text["known_head_dims"]).format(sizes=head_dims) if head_dims else ""
+
+
 def takeaway(found: Sequence[Step], runs: LadderRuns) -> str:
     """From the first rung to the last, the largest step, and how far the best peer is."""
     text = labels("ladder")
     ours = [step for step in found if step.is_rung and step.ms]
     if not ours:
         problem = found[0].problem
-        known = runs.seqlens(problem.head_dim, problem.dtype)
-        sizes = ", ".join(map(str, known)) or text["none"]
+        known = known_sizes(runs, problem) or text["known_seqlens"].format(sizes=text["none"])
         return str(text["said_nothing"]).format(
-            N=problem.seqlen_q, d=problem.head_dim, dtype=SHORT_DTYPE[problem.dtype], known=sizes
+            N=problem.seqlen_q, d=problem.head_dim, dtype=SHORT_DTYPE[problem.dtype], known=known
         )
     first, last = ours[0], ours[-1]
     said = text["said" if len(ours) > 1 else "said_only"].format(

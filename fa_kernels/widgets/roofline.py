@@ -15,7 +15,7 @@ from fa_kernels.measure.compiled_run import HEAD_DIMS, Shipped
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import significant
 from fa_kernels.widgets.headline import Headline
-from fa_kernels.widgets.ladder import SizedView, ladder_runs
+from fa_kernels.widgets.ladder import SizedView, known_sizes, ladder_runs
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.text import html_table, labels
 
@@ -47,16 +47,19 @@ def takeaway(
     device: Device,
     measured: Ceilings | None = None,
     fastest: FastestKernel | None = None,
+    known: str = "",
 ) -> str:
     """How near the best rung comes to the peak of its units, and which ceiling is above it.
 
     `measured`: the peaks that the GPU was seen to reach, where they are known; `fastest`: the
-    fastest recorded kernel of this GPU and dtype, which may be faster than they are.
+    fastest recorded kernel of this GPU and dtype, which may be faster than they are; `known`: what
+    sizes are recorded, for a point that has nothing.
     """
     text = labels("roofline")
     ours = [mark for mark in marks if not mark.at_most]
     if not ours:
-        return str(text["said_nothing"])
+        recorded = text["said_known"].format(known=known) if known else ""
+        return f"{text['said_nothing']} {recorded}".strip()
     best = max(ours, key=lambda mark: mark.tflops)
     peak = ceilings.peak(best.tensor_cores)
     flat = ceilings.roof(best.intensity, best.tensor_cores) >= peak
@@ -190,7 +193,8 @@ class Roofline(SizedView):
         self.marks = marks
         measured = Ceilings.measured(self.measured, problem.dtype)
         fastest = self.fastest.get(problem.dtype)
-        said = takeaway(marks, ceilings, self.device, measured, fastest)
+        known = known_sizes(self.runs, problem)
+        said = takeaway(marks, ceilings, self.device, measured, fastest, known)
         alt = self.text["figure"].format(sentence=said)
         where = measured_words(self.measured)
         table = roofline_table(marks, ceilings, self.device, problem.describe(), where)

@@ -226,6 +226,12 @@ def test_the_ladder_says_what_each_step_bought(timed: Session) -> None:
     assert plain(widget.sentence.value).startswith("From rung 01") and not widget.figure.stale
 
 
+def test_a_head_dim_without_times_names_those_that_have_some(timed: Session) -> None:
+    for widget in (fa.ladder(session=timed), fa.roofline(session=timed)):
+        widget.head_dim.value = 96
+        assert "ecorded d: 64" in plain(widget.sentence.value)
+
+
 def test_without_a_run_the_ladder_says_so(bare: Session) -> None:
     widget = fa.ladder(session=bare)
     assert "No rung was recorded" in widget.sentence.value and "none." in widget.sentence.value

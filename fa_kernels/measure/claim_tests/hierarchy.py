@@ -62,9 +62,9 @@ def sram_capacity(claim: Claim, evidence: Evidence) -> Judged:
     every = [ratio / sheet.sm_count for ratio, sheet in zip(one, sheets, strict=True)]
     checks = [low <= ratio < high for ratio in (*one, *every)]
     why = (
-        f"HBM is {_thousands(one)} times the SRAM of one SM and {_thousands(every)} times "
-        f"that of all SMs together ({len(sheets)} GPUs); {share(checks)} of these lie from "
-        f"{low:,.0f} to {high:,.0f}."
+        f"HBM is {_thousands(one)} times the SRAM of one SM (level-1 cache and shared memory) and "
+        f"{_thousands(every)} times that of all SMs together ({len(sheets)} GPUs); {share(checks)} "
+        f"of these lie from {low:,.0f} to {high:,.0f}."
     )
     return judged(checks, why, SHEETS)
 
