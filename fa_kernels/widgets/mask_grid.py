@@ -12,6 +12,8 @@ from fa_kernels.widgets.live_figure import STATIC
 
 #: Steps back that are remembered.
 MAX_HISTORY = 200
+#: Pages whose strokes are counted; one that was forgotten is drawn at once.
+MAX_VIEWS = 32
 
 
 def rows_of(keep: np.ndarray) -> list[str]:
@@ -47,6 +49,8 @@ class MaskGrid(anywidget.AnyWidget):
     code = traitlets.Unicode("").tag(sync=True)
     can_undo = traitlets.Bool(False).tag(sync=True)
     can_redo = traitlets.Bool(False).tag(sync=True)
+    #: Page -> the number of its last message that was answered: until then it keeps what it shows.
+    seen = traitlets.Dict().tag(sync=True)
 
     def __init__(self, keep: np.ndarray, text: dict[str, str]) -> None:
         super().__init__(rows=rows_of(keep), text=text)
@@ -62,10 +66,20 @@ class MaskGrid(anywidget.AnyWidget):
         """A message of the page: {"rows": [...]} after a stroke, or {"do": "undo"}."""
         if not isinstance(content, dict):
             return
-        if "rows" in content:
-            self.put(keep_of(content["rows"], self.keep.shape))
-        elif content.get("do") in ("undo", "redo", "reset"):
-            getattr(self, content["do"])()
+        with self.hold_sync():
+            try:
+                if "rows" in content:
+                    self.put(keep_of(content["rows"], self.keep.shape))
+                elif content.get("do") in ("undo", "redo", "reset"):
+                    getattr(self, content["do"])()
+            finally:
+                self._answer(content.get("view"), content.get("stroke"))
+
+    def _answer(self, view: Any, stroke: Any) -> None:
+        """Tell a page that its message was heard, whatever came of it."""
+        if isinstance(view, str) and isinstance(stroke, int):
+            known = {name: n for name, n in self.seen.items() if name != view}
+            self.seen = dict([*known.items(), (view, stroke)][-MAX_VIEWS:])
 
     def put(self, keep: np.ndarray) -> None:
         """Show another mask: one step of the history, unless it is the one on screen."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fa_kernels.widgets import mask_grid
-from fa_kernels.widgets.mask_grid import MaskGrid, keep_of, rows_of
+from fa_kernels.widgets.mask_grid import MAX_VIEWS, MaskGrid, keep_of, rows_of
 
 
 @pytest.fixture
@@ -84,3 +84,18 @@ def test_what_is_no_mask_is_refused_in_words(rows: Any, grid: MaskGrid) -> None:
     for other in ("undo", {"do": "format"}, {}, None):
         grid.receive(other)
     assert grid.rows == before
+
+
+def test_every_message_of_a_page_is_answered_with_its_number(grid: MaskGrid) -> None:
+    """Until then the page keeps what it shows: a busy kernel must not undo newer strokes."""
+    grid.receive({"rows": ["####", "....", "...."], "view": "a", "stroke": 1})
+    grid.receive({"do": "undo", "view": "b", "stroke": 7})
+    assert grid.seen == {"a": 1, "b": 7}
+    with pytest.raises(ValueError, match="is no mask"):
+        grid.receive({"rows": ["?"], "view": "a", "stroke": 2})
+    assert grid.seen == {"b": 7, "a": 2}, "also one that was refused"
+    for number in range(100):
+        grid.receive({"do": "redo", "view": f"v{number}", "stroke": 1})
+    assert len(grid.seen) == MAX_VIEWS and grid.seen["v99"] == 1
+    grid.receive({"do": "redo", "view": 3, "stroke": "x"})
+    assert "3" not in grid.seen

@@ -23,7 +23,17 @@ function render({ model, el }) {
   let cursor = [0, 0];
   let painting = null; // the value that a drag or Shift + arrow spreads
 
-  const ask = (what) => model.send({ do: what });
+  // What this page asked for and the kernel has not answered yet is not undone by an answer to what
+  // was asked before: strokes may follow one another faster than a busy kernel.
+  const view = Math.random().toString(36).slice(2);
+  let asked = 0;
+  let last = ""; // the rows that were sent last
+  const waiting = () => (model.get("seen")[view] ?? 0) < asked;
+  const tell = (message) => model.send({ ...message, view, stroke: (asked += 1) });
+  const ask = (what) => {
+    last = "";
+    tell({ do: what });
+  };
   const buttons = {};
   for (const name of ["undo", "redo", "reset", "copy"]) {
     const button = document.createElement("button");
@@ -45,6 +55,7 @@ function render({ model, el }) {
   const number = (name, value) => text[name].replace("{number}", String(value));
 
   function draw() {
+    if (cells.length && (waiting() || painting !== null)) return;
     kept = model.get("rows").map((row) => [...row].map((c) => c === "#"));
     const [rows, keys] = [kept.length, kept[0].length];
     if (cells.length !== rows || cells[0].length !== keys) build(rows, keys);
@@ -88,7 +99,9 @@ function render({ model, el }) {
   // The kernel hears of a stroke as a whole: one step of undo.
   function send() {
     const rows = kept.map((row) => row.map((value) => (value ? "#" : ".")).join(""));
-    if (rows.join() !== model.get("rows").join()) model.send({ rows });
+    if (rows.join() === (waiting() ? last : model.get("rows").join())) return;
+    last = rows.join();
+    tell({ rows });
   }
 
   const cellUnder = (event) => {
@@ -118,6 +131,7 @@ function render({ model, el }) {
     if (painting === null) return;
     painting = null;
     send();
+    draw(); // what came meanwhile
   };
   grid.addEventListener("pointerup", lift);
   grid.addEventListener("pointercancel", lift);
@@ -161,7 +175,7 @@ function render({ model, el }) {
     told.textContent = done ? text.copied : text.not_copied;
   }
 
-  model.on("change:rows change:can_undo change:can_redo", draw);
+  model.on("change:rows change:can_undo change:can_redo change:seen", draw);
   model.on("change:code", () => { told.textContent = ""; });
   draw();
 }
