@@ -119,14 +119,17 @@ def _decode_plans(head_dim: int, dtype: str, arch: int) -> Iterator[LaunchPlan]:
     step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
     limits: dict[str, Any] = {"limit_bytes": SMEM_PER_BLOCK[arch]}
     limits |= {"sm_bytes": SM_LIMITS[arch].smem_bytes, "clusters": arch >= 90}
-    for num_splits in (1, 2, 8):  # from sm_90 on two are a cluster, and of one sequence eight
+    for num_splits in (1, 8):
         for fields in ({}, *_DECODE_OPTIONS) if arch == 90 else ({},):
             yield planned(replace(step, **fields), num_splits, **limits)
+    if arch >= 90:  # merged in a cluster, which no option changes
+        yield planned(step, 2, **limits)
+        yield planned(replace(step, batch=1), 8, **limits)
     for option in ({"count_traffic": True}, {"aligned": False}, {"whole_tiles": False}):
         if arch == 90:
             yield planned(step, 8, **limits, **option)
-            yield planned(step, 2, **limits, **option)
-    yield planned(replace(step, batch=1), 8, **limits)
+    if arch == 90:
+        yield planned(step, 2, **limits, count_traffic=True)
 
 
 def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:

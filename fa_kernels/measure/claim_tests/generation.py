@@ -41,9 +41,9 @@ def layers_work_together(claim: Claim, evidence: Evidence) -> Judged:
     if not checks:
         return nothing_recorded("steps of a model with and without a KV cache")
     why = (
-        f"After prompts of {_listed(sorted(texts))} tokens, a token with both takes "
-        f"{span(tokens)} times less than with the faster of the two alone, and the prompt "
-        f"{span(prompts)} times less than with the cache alone: {share(checks)} comparisons."
+        f"After prompts of {_listed(sorted(texts))} tokens, tokens come {span(tokens)} times as "
+        f"fast with both as with the faster of the two alone, and the prompt is read "
+        f"{span(prompts)} times as fast as with the cache alone: {share(checks)} comparisons."
     )
     return judged(checks, why, found.source)
 

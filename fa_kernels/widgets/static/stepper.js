@@ -145,7 +145,8 @@ function render({ model, el }) {
     const [cells, blockN, step] = ["cells", "block_n", "step"].map((name) => model.get(name));
     if (cells.join() === row.scores.map(toCell).join() && blockN === row.blockN) {
       const at = Math.min(step, row.steps.length - 1);
-      if (at === row.at) return;
+      // The kernel's echo of an earlier change may be late: it is no step back.
+      if (at === row.at || saving) return;
       row.at = at;
       picture.draw();
       return;
@@ -165,7 +166,11 @@ function render({ model, el }) {
     keepTime(picture.draw());
     model.set("step", row.at); // other views on this page follow at once
     clearTimeout(saving);
-    saving = setTimeout(() => model.save_changes(), SAVE_MS);
+    saving = setTimeout(() => {
+      saving = null;
+      model.set("step", row.at); // an echo may have put an earlier one in its place
+      model.save_changes();
+    }, SAVE_MS);
   }
 
   // The steps at which a block is done.
