@@ -13,7 +13,7 @@ import numpy as np
 from fa_kernels.cuda.arguments import rows_aligned, usable, used_in_place, with_strides
 from fa_kernels.cuda.launch import has_clusters, launch, smem_limit_bytes, smem_per_sm_bytes
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
-from fa_kernels.cuda.plan_decode import default_splits, plan_decode
+from fa_kernels.cuda.plan_decode import cluster_of, default_splits, plan_decode
 from fa_kernels.cuda.recipe_backward import Record
 from fa_kernels.cuda.recipe_decode import DecodeRecipe
 from fa_kernels.cuda.run import new_counters, read_counters
@@ -39,10 +39,7 @@ def planned(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPl
 
 def planned_here(problem: DecodeProblem, num_splits: int, **options: Any) -> LaunchPlan:
     """`planned` for the current GPU's shared memory and clusters, unless `options` name others."""
-    limits = {
-        "limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes(),
-        "clusters": has_clusters(), "sms": _sms(_device()),
-    }  # fmt: skip
+    limits = {"limit_bytes": smem_limit_bytes(), "sm_bytes": smem_per_sm_bytes(), **_clusters()}
     return planned(problem, num_splits, **limits | options)
 
 
@@ -53,7 +50,13 @@ def block_rows(problem: DecodeProblem, num_splits: int) -> int:
 
 def merges_on_chip(problem: DecodeProblem, num_splits: int, **limits: Any) -> bool:
     """Whether a cluster of blocks merges the splits, so that they leave nothing in HBM."""
-    return int(planned_here(problem, num_splits, **limits).macros["CLUSTER"]) > 1
+    of_gpu = _clusters() | limits
+    return bool(of_gpu["clusters"]) and cluster_of(problem, num_splits, of_gpu["sms"]) > 1
+
+
+def _clusters() -> dict[str, Any]:
+    """What `plan_decode` wants to know of the current GPU to make clusters."""
+    return {"clusters": has_clusters(), "sms": _sms(_device())}
 
 
 def chosen_splits(problem: DecodeProblem) -> int:

@@ -11,7 +11,8 @@ from fa_kernels.measure.claim_tests.judged import Judged, judged, nothing_record
 from fa_kernels.measure.claims import Claim
 from fa_kernels.measure.generation_run import EAGER_CACHED, OURS, OURS_CACHED, Way
 from fa_kernels.measure.records import Row
-from fa_kernels.units import significant, span
+from fa_kernels.measure.verdict import listed
+from fa_kernels.units import span
 
 #: Fused attention alone, the cache alone, and both.
 _ALONE, _TOGETHER = (OURS, EAGER_CACHED), OURS_CACHED
@@ -40,8 +41,9 @@ def layers_work_together(claim: Claim, evidence: Evidence) -> Judged:
         checks += [tokens[-1] > 1, prompts[-1] > 1]
     if not checks:
         return nothing_recorded("steps of a model with and without a KV cache")
+    after = listed([str(prompt) for prompt in sorted(texts)])
     why = (
-        f"After prompts of {_listed(sorted(texts))} tokens, tokens come {span(tokens)} times as "
+        f"After prompts of {after} tokens, tokens come {span(tokens)} times as "
         f"fast with both as with the faster of the two alone, and the prompt is read "
         f"{span(prompts)} times as fast as with the cache alone: {share(checks)} comparisons."
     )
@@ -50,10 +52,6 @@ def layers_work_together(claim: Claim, evidence: Evidence) -> Judged:
 
 def _key(way: Way) -> tuple[str, str]:
     return way.provider, way.variant
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return " and ".join(significant(number, 5) for number in numbers)
 
 
 def _texts(found: Found) -> dict[int, dict[tuple[str, str], _Text]]:
