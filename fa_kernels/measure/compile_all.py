@@ -13,7 +13,7 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
 from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, planned
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, MIN_ARCH, planned
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS, SOURCE
 from fa_kernels.packed import Packed
@@ -29,6 +29,10 @@ SMEM_PER_BLOCK = {
     for arch, kib in ((75, 64), (80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99))
 }
 HEAD_DIMS = (64, 128)
+#: What stands for all pairs of dtype and head dimension where a build shows only that it compiles:
+#: every dtype once, both head dimensions, and the larger one for two of three, since it is there
+#: that registers run out.
+STANDS_FOR_ALL = {"float16": 64, "bfloat16": 128, "float32": 128}
 #: Of a decoding step also the largest, for which some GPUs have room for fewer warps alone.
 _DECODE_HEAD_DIMS = (*HEAD_DIMS, MAX_HEAD_DIM)
 _DROPOUT = {"dropout_p": 0.1, "seed": 0}
@@ -65,6 +69,8 @@ SPILL_LIMIT = 640
 #: And the builds of its forward with a block mask: where a warp keeps its 32 rows, at d = 128, one
 #: register is missing, which is stored before the loop and read once a visit.
 MASKED_KERNEL, MASKED_SPILL_LIMIT = "05_flash_mma", 8
+#: Where each hook is compiled alone.
+_HOOKS_ALONE = ("float16", 64)
 #: Macros of the options; a plain build has none of them on.
 _OPTION_MACROS = (
     "WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED", "BLOCK_SPARSE", "DETERMINISTIC",
@@ -86,16 +92,26 @@ def architectures(kernel: str) -> list[int]:
 
 
 def jobs() -> Iterator[tuple[LaunchPlan, int]]:
-    """(plan, architecture): one shipped tiling per (dtype, head_dim); each option on the H200's.
+    """(plan, architecture) of every build, backward passes after all forward ones, decoding last.
 
-    Variants that only isolate a difference share their kernel's source: the oldest and one newer
-    architecture are enough for them. Backward passes come after all forward ones.
+    - What runs by default, with the tiling that is shipped: on the oldest GPU (where bf16 has no
+      instructions of its own) and on the H200 with every dtype and head dimension; on the others,
+      which differ in instructions and in registers, with the pairs of `STANDS_FOR_ALL`.
+    - Each hook alone (a mask, a bias, ...): once per kernel, in fp16 at d = 64 on the H200. Hooks
+      work on scores, which are fp32 whatever the dtype and the head dimension.
+    - All hooks at once, the counters and the row trace: on the H200 with the pairs that stand for
+      all. Counters ask for the size of an element and traces for the width of a row, and both have
+      two values there. Neither is timed, and `verify` launches all of them on a GPU.
+    - Block masks and a deterministic dq are timed: like those, and on tensor cores, where runs hold
+      them, with every dtype and head dimension.
+    - Variants that only isolate a difference share their kernel's source and hooks: the oldest GPU
+      and the H200 with the pairs that stand for all, there counted and traced too, and with one
+      block mask.
     """
     for variant, head_dim in itertools.product(VARIANTS.values(), HEAD_DIMS):
-        archs = architectures(variant.kernel)
-        if variant.control_for is not None:
-            archs = [archs[0], 90]
-        for dtype, arch in itertools.product(variant.dtypes, archs):
+        for dtype, arch in itertools.product(variant.dtypes, architectures(variant.kernel)):
+            if not _compiled(variant, variant.kernel, dtype, head_dim, arch):
+                continue
             problem = AttentionProblem(1, 1, 4096, 4096, head_dim, dtype)
             tiling = variant.default_tiling(head_dim, problem.itemsize, SMEM_PER_BLOCK[arch])
             yield variant.plan(problem, tiling), arch
@@ -104,78 +120,113 @@ def jobs() -> Iterator[tuple[LaunchPlan, int]]:
     for variant, head_dim in itertools.product(VARIANTS.values(), HEAD_DIMS):
         if variant.backward is None:
             continue
-        archs = architectures(variant.backward.kernel)
-        for dtype, arch in itertools.product(variant.dtypes, archs):
-            problem = AttentionProblem(1, 512, 4096, 4096, head_dim, dtype)
-            yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
+        kernel = variant.backward.kernel
+        for dtype, arch in itertools.product(variant.dtypes, architectures(kernel)):
+            if _compiled(variant, kernel, dtype, head_dim, arch):
+                problem = AttentionProblem(1, 512, 4096, 4096, head_dim, dtype)
+                yield from ((plan, arch) for plan in _backward_plans(variant, problem, arch))
     archs = architectures(DECODE_KERNEL)
     for arch, head_dim, dtype in itertools.product(archs, _DECODE_HEAD_DIMS, DTYPES):
         yield from ((plan, arch) for plan in _decode_plans(head_dim, dtype, arch))
 
 
+def _compiled(variant: Variant, kernel: str, dtype: str, head_dim: int, arch: int) -> bool:
+    """Whether `jobs` has this build of a variant's forward or backward kernel."""
+    whole = arch in (architectures(kernel)[0], 90)
+    if variant.control_for is not None:
+        return whole and _stands_for_all(dtype, head_dim)
+    return whole or _stands_for_all(dtype, head_dim)
+
+
+def _stands_for_all(dtype: str, head_dim: int) -> bool:
+    """Of those only decoding has, fp16 does."""
+    if head_dim not in HEAD_DIMS:
+        return dtype == "float16"
+    return STANDS_FOR_ALL[dtype] == head_dim
+
+
 def _decode_plans(head_dim: int, dtype: str, arch: int) -> Iterator[LaunchPlan]:
     """A decoding step of one split, and of several that are merged in a cluster or in HBM; on the
-    H200 also its options and layouts."""
+    H200 also its options and layouts, with the pairs that stand for all."""
+    covers = _stands_for_all(dtype, head_dim)
+    if arch not in (MIN_ARCH, 90) and not covers:
+        return
     step = DecodeProblem(16, 32, 8, 1, 0, 8192, head_dim, dtype)
     limits: dict[str, Any] = {"limit_bytes": SMEM_PER_BLOCK[arch]}
     limits |= {"sm_bytes": SM_LIMITS[arch].smem_bytes, "clusters": arch >= 90}
+    with_options = arch == 90 and covers
     for num_splits in (1, 8):
-        for fields in ({}, *_DECODE_OPTIONS) if arch == 90 else ({},):
+        for fields in ({}, *_DECODE_OPTIONS) if with_options else ({},):
             yield planned(replace(step, **fields), num_splits, **limits)
     if arch >= 90:  # merged in a cluster, which no option changes
         yield planned(step, 2, **limits)
         yield planned(replace(step, batch=1), 8, **limits)
-    for option in ({"count_traffic": True}, {"aligned": False}, {"whole_tiles": False}):
-        if arch == 90:
+    if with_options:
+        for option in ({"count_traffic": True}, {"aligned": False}, {"whole_tiles": False}):
             yield planned(step, 8, **limits, **option)
-    if arch == 90:
         yield planned(step, 2, **limits, count_traffic=True)
 
 
 def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> Iterator[LaunchPlan]:
-    """The shipped tiling, with and without a deterministic dq; on the H200 every option."""
+    """The shipped tiling; on the H200 also counters, a deterministic dq, hooks, block masks."""
     backward = variant.backward
     assert backward is not None
     tiling = backward.tiling_for(problem, SMEM_PER_BLOCK[arch])
     yield backward.plan(problem, tiling)
     if arch != 90:
         return
-    yield backward.plan(problem, tiling, deterministic=True)
-    yield backward.plan(problem, tiling, count_traffic=True)
-    # What adds dq up as it goes is another loop than what leaves dq out: both, where they differ.
-    for fields, deterministic in itertools.product(_options_of(problem), (False, True)):
-        yield backward.plan(replace(problem, **fields), tiling, deterministic=deterministic)
-    if variant.block_sparse:
-        for blocks in (tiling, Tiling(24, 40)):
-            sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
-            mask = BlockMask.pattern("local", *sizes, 0.25)
-            yield backward.plan(replace(problem, block_mask=mask), tiling)
+    covers = _stands_for_all(problem.dtype, problem.head_dim)
+    timed = variant.same_algorithm is not None
+    if covers:
+        yield backward.plan(problem, tiling, count_traffic=True)
+    if covers or timed:
+        yield backward.plan(problem, tiling, deterministic=True)
+    for fields in _hooks_of(problem):
+        yield backward.plan(replace(problem, **fields), tiling)
+        # What adds dq up as it goes is another loop than what leaves dq out: both with all hooks.
+        if fields is OPTIONS[-1]:
+            yield backward.plan(replace(problem, **fields), tiling, deterministic=True)
+    if variant.block_sparse and (covers or timed):
+        for blocks in (tiling, Tiling(24, 40)) if covers else (tiling,):
+            yield backward.plan(replace(problem, block_mask=_local(problem, blocks)), tiling)
 
 
-def _options_of(problem: AttentionProblem) -> tuple[dict[str, Any], ...]:
-    """Each option at d = 64 in fp16, all together elsewhere."""
-    one = problem.dtype == "float16" and problem.head_dim == 64
-    return OPTIONS if one else OPTIONS[-1:]
+def _hooks_of(problem: AttentionProblem) -> tuple[dict[str, Any], ...]:
+    """Each hook in fp16 at d = 64; all together with the pairs that stand for all."""
+    if (problem.dtype, problem.head_dim) == _HOOKS_ALONE:
+        return OPTIONS
+    return OPTIONS[-1:] if _stands_for_all(problem.dtype, problem.head_dim) else ()
+
+
+def _local(problem: AttentionProblem, blocks: Tiling) -> BlockMask:
+    sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
+    return BlockMask.pattern("local", *sizes, 0.25)
 
 
 def _with_options(
     variant: Variant, problem: AttentionProblem, tiling: Tiling
 ) -> Iterator[LaunchPlan]:
-    """Counters; the row trace; a block mask of the tiles' size and one that cuts them; options."""
-    yield variant.plan(problem, tiling, count_traffic=True)
-    for fields in _options_of(problem) if variant.control_for is None else ():
-        yield variant.plan(replace(problem, **fields), tiling)
-    if variant.traced:
-        yield variant.plan(problem, tiling, trace=True)
-    if variant.block_sparse:
-        paper = Tiling.from_sram(64 * KIB, problem.head_dim, problem.dtype)
-        paper = variant.nearest_tiling(problem, paper)
-        for tiles, blocks in ((tiling, tiling), (paper, paper), (tiling, Tiling(24, 40))):
-            sizes = (problem.seqlen_q, problem.seqlen_k, blocks.block_m, blocks.block_n)
-            mask = BlockMask.pattern("local", *sizes, 0.25)
-            yield variant.plan(replace(problem, block_mask=mask), tiles)
+    """Counters; the row trace; hooks; block masks of the tiles' size and one that cuts them."""
+    covers = _stands_for_all(problem.dtype, problem.head_dim)
+    control, timed = variant.control_for is not None, variant.same_algorithm is not None
     if variant.plan(problem, tiling).steps[0].grid == problem.heads:
         yield variant.plan(replace(problem, nheads=512, nheads_kv=512), tiling)  # many blocks
+    if covers:
+        yield variant.plan(problem, tiling, count_traffic=True)
+    if covers and variant.traced:
+        yield variant.plan(problem, tiling, trace=True)
+    if not control:
+        for fields in _hooks_of(problem):
+            yield variant.plan(replace(problem, **fields), tiling)
+    if variant.block_sparse and control:
+        if (problem.dtype, problem.head_dim) == _HOOKS_ALONE:
+            yield variant.plan(replace(problem, block_mask=_local(problem, tiling)), tiling)
+    elif variant.block_sparse and (covers or timed):
+        paper = Tiling.from_sram(64 * KIB, problem.head_dim, problem.dtype)
+        paper = variant.nearest_tiling(problem, paper)
+        cut = ((tiling, Tiling(24, 40)),) if covers else ()
+        for tiles, blocks in ((tiling, tiling), (paper, paper), *cut):
+            yield variant.plan(replace(problem, block_mask=_local(problem, blocks)), tiles)
 
 
 def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from fa_kernels.variants import RUNGS, VARIANTS, Variant
 #: The architectures of the GPUs that readers have, and what a dtype is compiled to: bits, is bf16.
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 BUILDS = {"float16": (16, 0), "bfloat16": (16, 1), "float32": (32, 0)}
+#: (bits, is bf16, head_dim) of the builds that stand for all where only compiling is shown.
+STANDING = {(16, 0, 64), (16, 1, 128), (32, 0, 128)}
 
 
 def plan_of(count_traffic: bool = False) -> LaunchPlan:
@@ -118,12 +120,27 @@ def test_too_much_shared_memory_is_a_fault() -> None:
 
 
 def test_every_kernel_is_compiled_for_every_architecture_of_its_header() -> None:
-    done = Counter((p.kernel, arch) for p, arch in jobs() if is_plain(p) and not is_control(p))
+    """On the oldest GPU and the H200 in all dtypes and head dimensions, elsewhere in each of them
+    once at least."""
+    done: dict[tuple[str, int], set[tuple[int, int, int]]] = defaultdict(set)
+    for plan, arch in jobs():
+        if is_plain(plan) and not is_control(plan):
+            done[plan.kernel, arch].add(build_of(plan.macros))
     for name in kernel_names():
         dtypes, least = takers(name)
         assert architectures(name) == [arch for arch in ARCHS if arch >= least]
+        head_dims = (64, 128, 256) if name == DECODE_KERNEL else (64, 128)
+        every = {(*BUILDS[dtype], d) for dtype in dtypes for d in head_dims}
+        few = {pair for pair in every if pair in STANDING or pair == (16, 0, 256)}
+        assert {pair[2] for pair in few} == set(head_dims)
+        assert {pair[:2] for pair in few} == {BUILDS[dtype] for dtype in dtypes}
         for arch in architectures(name):
-            assert done[name, arch] >= 2 * len(dtypes)  # d = 64 and 128
+            assert done[name, arch] == (every if arch in (least, 90) else few), (name, arch)
+
+
+def build_of(macros: Mapping[str, int]) -> tuple[int, int, int]:
+    """Bits, is bf16, head_dim."""
+    return macros["IO_BITS"], macros["IO_BF16"], macros["HEAD_DIM"]
 
 
 def takers(kernel: str) -> tuple[tuple[str, ...], int]:
@@ -157,9 +174,8 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
     on_h200 = [plan for plan, arch in mine if arch == 90]
     few = {(arch, p.macros["HEAD_DIM"]) for p, arch in mine if p.macros["WARPS"] == 2}
     assert few == {(86, 256), (89, 256), (120, 256)}, "where four warps have no room"
-    for dtype, head_dim in itertools.product(DTYPES, (64, 128, 256)):
-        of = [p for p in on_h200 if (p.macros["IO_BITS"], p.macros["IO_BF16"]) == BUILDS[dtype]]
-        of = [p for p in of if p.macros["HEAD_DIM"] == head_dim]
+    for dtype, head_dim in (("float16", 64), ("bfloat16", 128), ("float16", 256)):
+        of = [p for p in on_h200 if build_of(p.macros) == (*BUILDS[dtype], head_dim)]
         for name in ("PAGED", "WINDOW", "COUNT_TRAFFIC", "ALIGNED", "BULK_COPIES"):
             assert {plan.macros[name] for plan in of} == {0, 1}
         assert len({plan.macros["GROUP_ROWS"] for plan in of}) == 2
@@ -178,13 +194,37 @@ def test_every_hook_is_compiled_alone_and_with_the_others(kernel: str) -> None:
     alone = [{h: m[h] for h in hooks if m[h]} for m in mine]
     for option in ({"WINDOW": 1}, {"MASK": 1}, {"BIAS": 2}, {"DROPOUT": 1}, {"DROPOUT": 2}):
         assert option in alone
-    for dtype in (BUILDS[name] for name in takers(kernel)[0]):
-        together = [m for m in mine if (m["IO_BITS"], m["IO_BF16"]) == dtype and
-                    all(m[h] for h in hooks)]  # fmt: skip
-        assert {m["HEAD_DIM"] for m in together} == {64, 128}
+    together = [m for m in mine if all(m[h] for h in hooks)]
+    assert {build_of(m) for m in together} == standing(takers(kernel)[0])
     if kernel in ("04_flash_q_outer_backward", "05_flash_mma_backward"):
-        for hook in hooks:
-            assert {m["DETERMINISTIC"] for m in mine if m[hook]} == {0, 1}
+        for deterministic in (0, 1):
+            of = [m for m in together if m["DETERMINISTIC"] == deterministic]
+            assert {build_of(m) for m in of} == standing(takers(kernel)[0])
+
+
+def standing(dtypes: Sequence[str]) -> set[tuple[int, int, int]]:
+    """Those of the builds that stand for all that are of one of `dtypes`."""
+    return {pair for pair in STANDING if pair[:2] in {BUILDS[dtype] for dtype in dtypes}}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_option_of_a_backward_is_compiled(variant: Variant) -> None:
+    """What runs hold, block masks and a deterministic dq on tensor cores, in every dtype and d."""
+    if variant.backward is None or variant.control_for is not None:
+        return
+    name = variant.backward.kernel
+    mine = [plan.macros for plan, arch in jobs() if plan.kernel == name and arch == 90]
+    every = {(*BUILDS[dtype], d) for dtype in variant.dtypes for d in (64, 128)}
+    few = standing(variant.dtypes)
+    assert {build_of(m) for m in mine if m["COUNT_TRAFFIC"]} == few
+    timed = every if variant.same_algorithm else few
+    if any("DETERMINISTIC" in m for m in mine):
+        alone = [m for m in mine if m.get("DETERMINISTIC") and not m["PACKED"]]
+        assert {build_of(m) for m in alone} == timed
+    if variant.block_sparse:
+        masked = [m for m in mine if m.get("BLOCK_SPARSE")]
+        assert {build_of(m) for m in masked} == timed
+        assert {build_of(m) for m in masked if m["MASK_BLOCK_M"] == 24} == few
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -195,15 +235,18 @@ def test_every_option_of_a_variant_is_compiled_somewhere(variant: Variant) -> No
         if plan.kernel == variant.kernel and is_control(plan) == control
     ]  # fmt: skip
     on_h200 = [plan.macros for plan, arch in mine if arch == 90]
-    dtypes = {(macros["IO_BITS"], macros["IO_BF16"]) for macros in on_h200}
-    assert dtypes == {BUILDS[dtype] for dtype in variant.dtypes}
-    for bits in dtypes:
-        of_dtype = [m for m in on_h200 if (m["IO_BITS"], m["IO_BF16"]) == bits]
-        assert {m["HEAD_DIM"] for m in of_dtype} == {64, 128}
-        assert {m["COUNT_TRAFFIC"] for m in of_dtype} == {0, 1}
-        assert {m.get("TRACE", 0) for m in of_dtype} == ({0, 1} if variant.traced else {0})
-        masks = {(m["MASK_BLOCK_M"], m["MASK_BLOCK_N"]) for m in of_dtype if m.get("BLOCK_SPARSE")}
-        assert ((24, 40) in masks and len(masks) > 1) == variant.block_sparse
+    every = {(*BUILDS[dtype], d) for dtype in variant.dtypes for d in (64, 128)}
+    few = standing(variant.dtypes)
+    assert {build_of(m) for m in on_h200} == (few if control else every)
+    assert {build_of(m) for m in on_h200 if m["COUNT_TRAFFIC"]} == few
+    assert {build_of(m) for m in on_h200 if m.get("TRACE")} == (few if variant.traced else set())
+    if variant.block_sparse and not control:
+        masked = [m for m in on_h200 if m.get("BLOCK_SPARSE")]
+        assert {build_of(m) for m in masked} == (every if variant.same_algorithm else few)
+        cut = [m for m in masked if (m["MASK_BLOCK_M"], m["MASK_BLOCK_N"]) == (24, 40)]
+        assert {build_of(m) for m in cut} == few
+        assert {build_of(m) for m in masked if m not in cut} == {build_of(m) for m in masked}
+    assert any(m.get("BLOCK_SPARSE") for m in on_h200) == variant.block_sparse
     newer = {75, 90} if control else {arch for arch in ARCHS if arch >= variant.min_arch}
     assert {arch for _, arch in mine} == newer
 
