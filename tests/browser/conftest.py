@@ -4,6 +4,7 @@
 Tests that follow each other on the same notebook share its page and its kernel, and every one of
 them gets all cells run anew, so its widgets are in the state they open in. That takes a second;
 a page and a kernel of one's own take eight. A test that saves or reloads is marked `fresh_page`.
+So all tests of a notebook, the `NOTEBOOK` of their module, run one after the other in one process.
 
 `lab` is a fresh page of a fresh JupyterLab with nothing open: for what is about opening itself.
 """
@@ -29,11 +30,32 @@ from tests.browser.lab import (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist writes the groups into the tests' names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.browser)
+    mine = [item for item in items if here in item.path.parents]
+    for item in mine:
+        item.add_marker(pytest.mark.browser)
+        item.add_marker(pytest.mark.xdist_group(shares_with(item)))
+    # In the places they had among the others: by notebook, those that leave no page behind last.
+    places = [i for i, item in enumerate(items) if here in item.path.parents]
+    for place, item in zip(places, sorted(mine, key=in_turn), strict=True):
+        items[place] = item
+
+
+def shares_with(item: pytest.Item) -> str:
+    """The notebook whose page a test shares with others, or its file, whose pages are its own."""
+    call = getattr(item, "callspec", None)
+    if call is not None and "shared_notebook" in call.params:
+        return str(call.params["shared_notebook"])
+    module = item.getparent(pytest.Module)
+    return str(getattr(module and module.obj, "NOTEBOOK", item.path.stem))
+
+
+def in_turn(item: pytest.Item) -> tuple[str, bool, bool]:
+    """First what looks at a notebook as a page just opened shows it, last who saves it."""
+    shared = "shared_notebook" in getattr(item, "fixturenames", ())
+    return shares_with(item), not shared, item.get_closest_marker("fresh_page") is not None
 
 
 def chromium_path() -> str | None:

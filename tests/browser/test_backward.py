@@ -11,13 +11,14 @@ from fa_kernels.figures import theme
 from fa_kernels.widgets.text import labels
 from tests.browser.lab import LabPage, drawn_and_told, text_of, view
 
+NOTEBOOK = "06_backward.ipynb"
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("saved", "recompute", "gradients", "dropout", "speed")
 
 
 @pytest.fixture
 def backward(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("06_backward.ipynb")
+    return opened(NOTEBOOK)
 
 
 def press(shown: Locator, knob: str, *keys: str) -> None:

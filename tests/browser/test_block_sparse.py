@@ -13,12 +13,13 @@ from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import list_runs, load_run
 from tests.browser.lab import LabPage, drawn_and_told, output, text_of, view
 
+NOTEBOOK = "07_block_sparse.ipynb"
 SENTENCE = "[data-fa-mask-editor]"
 
 
 @pytest.fixture
 def sparse(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("07_block_sparse.ipynb")
+    return opened(NOTEBOOK)
 
 
 def editor(lab: LabPage) -> Locator:

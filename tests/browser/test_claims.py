@@ -12,6 +12,7 @@ from fa_kernels.measure.claim_tests.judged import FAILS, LIMITED
 from fa_kernels.measure.claims import load_claims
 from tests.browser.lab import PANEL, LabPage
 
+NOTEBOOK = "00_start_here.ipynb"
 #: WCAG 2 for text of normal size.
 CONTRAST = 4.5
 CONTRAST_OF = """
@@ -33,7 +34,7 @@ node => {
 
 @pytest.fixture
 def start(opened: Callable[[str], LabPage]) -> LabPage:
-    lab = opened("00_start_here.ipynb")
+    lab = opened(NOTEBOOK)
     lab.show("[data-fa-claims]")
     return lab
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, expect
 from fa_kernels.measure.ui import add_measured
 from tests.browser.lab import BAD_WORDS, FIGURE, LabPage, text_of
 
+NOTEBOOK = "03_tiling_and_sram.ipynb"
 SENTENCE = "[data-fa-sentence]"
 #: The goal is 50 ms on a laptop; a CI machine with two busy cores gets room.
 MAX_REDRAW_MS = 250
@@ -38,7 +39,7 @@ def drawn(lab: LabPage) -> Locator:
 
 @pytest.fixture
 def explorer(opened: Callable[[str], LabPage]) -> LabPage:
-    lab = opened("03_tiling_and_sram.ipynb")
+    lab = opened(NOTEBOOK)
     lab.show(FIGURE)
     drawn(lab)
     return lab

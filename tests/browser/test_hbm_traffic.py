@@ -9,12 +9,13 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser.lab import FIGURE, LabPage, check_whole
 
+NOTEBOOK = "04_hbm_traffic.ipynb"
 SENTENCE = "[data-fa-lower-bound]"
 
 
 @pytest.fixture
 def traffic(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("04_hbm_traffic.ipynb")
+    return opened(NOTEBOOK)
 
 
 def bound(lab: LabPage) -> Locator:

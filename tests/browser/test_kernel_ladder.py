@@ -12,13 +12,14 @@ from fa_kernels.figures.rungs import in_rung_order
 from fa_kernels.widgets.text import labels
 from tests.browser.lab import LabPage, drawn_and_told, output, text_of, view
 
+NOTEBOOK = "05_kernel_ladder.ipynb"
 #: The sentences of the widgets with a figure, from top to bottom.
 MARKS = ("resources", "mix", "ladder", "speed", "peers", "roofline", "utilisation", "runs")
 
 
 @pytest.fixture
 def ladder(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("05_kernel_ladder.ipynb")
+    return opened(NOTEBOOK)
 
 
 def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:

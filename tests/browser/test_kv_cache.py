@@ -10,13 +10,14 @@ from playwright.sync_api import expect
 from fa_kernels.model_shape import model_shape
 from tests.browser.lab import FIGURE, LabPage, drawn_and_told, view
 
+NOTEBOOK = "08_kv_cache.ipynb"
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("regimes", "generation", "cache_memory", "split_kv", "fragmentation", "batching")
 
 
 @pytest.fixture
 def notebook(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("08_kv_cache.ipynb")
+    return opened(NOTEBOOK)
 
 
 def test_every_widget_draws_says_and_tells(notebook: LabPage) -> None:

@@ -12,13 +12,14 @@ from fa_kernels.figures import theme
 from fa_kernels.figures.point import device_words
 from tests.browser.lab import FIGURE, LabPage, drawn_and_told, text_of, view
 
+NOTEBOOK = "01_memory_hierarchy.ipynb"
 #: The sentences of the widgets, from top to bottom.
 MARKS = ("levels", "fits", "roofline")
 
 
 @pytest.fixture
 def memory(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("01_memory_hierarchy.ipynb")
+    return opened(NOTEBOOK)
 
 
 def test_every_widget_draws_says_and_tells(memory: LabPage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ def on_screen(figure: Locator) -> bool:
     return box is not None and -box["height"] < box["y"] < size["height"]
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_runs_and_draws_in_both_themes(lab: LabPage, name: str) -> None:
-    lab.open(name)
-    lab.run_all()
-    assert not lab.errors_in_cells()
+@pytest.mark.parametrize("shared_notebook", NOTEBOOKS)
+def test_runs_and_draws_in_both_themes(
+    opened: Callable[[str], LabPage], shared_notebook: str
+) -> None:
+    lab = opened(shared_notebook)
     seen = 0
     for _ in lab.scroll_through():
         for figure in filter(on_screen, lab.page.locator(FIGURE).all()):
@@ -36,7 +37,7 @@ def test_runs_and_draws_in_both_themes(lab: LabPage, name: str) -> None:
             seen += 1
     assert seen, "a notebook of this suite has at least one live figure"
     expect(lab.page.locator(f"{FIGURE}[data-fa-redraws='0']")).to_have_count(0)  # each was drawn
-    lab.screenshot(f"{Path(name).stem}-light")
+    lab.screenshot(f"{Path(shared_notebook).stem}-light")
     lab.set_theme("JupyterLab Dark")
-    lab.screenshot(f"{Path(name).stem}-dark")
+    lab.screenshot(f"{Path(shared_notebook).stem}-dark")
     lab.set_theme("JupyterLab Light")

@@ -9,10 +9,12 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser.lab import FIGURE, LabPage
 
+NOTEBOOK = "09_paper_results.ipynb"
+
 
 @pytest.fixture
 def papers(opened: Callable[[str], LabPage]) -> LabPage:
-    return opened("09_paper_results.ipynb")
+    return opened(NOTEBOOK)
 
 
 def view(lab: LabPage, mark: str, number: int = 0) -> Locator:

@@ -24,6 +24,7 @@ from fa_kernels.widgets.stepper import (
 from fa_kernels.widgets.text import labels
 from tests.browser.lab import LabPage, check_whole
 
+NOTEBOOK = "02_online_softmax.ipynb"
 STEPPER = "[data-fa-widget=stepper]"
 #: A frame at 60 Hz, for drawing one step: its layout is counted, its painting is not.
 MAX_STEP_MS = 16
@@ -32,7 +33,7 @@ LAST = 21  # eight keys in blocks of two: start, four blocks of five operations,
 
 @pytest.fixture
 def stepper(opened: Callable[[str], LabPage]) -> LabPage:
-    lab = opened("02_online_softmax.ipynb")
+    lab = opened(NOTEBOOK)
     lab.show(STEPPER)
     return lab
 
