@@ -16,9 +16,11 @@ _ROW, _GAP, _TOP, _BOTTOM = 17, 44, 66, 58
 _SLOTS_WIDE = 0.6
 #: Block tables that find room beside the pages, and page numbers of one.
 _TABLES, _NUMBERS = 7, 9
-#: Okabe-Ito's eight, by the place of a sequence's letter; the letters tell apart what repeats.
+#: Six of Okabe-Ito's, two more and a light shade of each, by the place of a sequence's letter:
+#: those in the cache at one time are at most 15 letters apart, and so never of one colour.
 SEQUENCE_COLOURS = (
-    "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#A9D9F5", "#B3B3B3",
+    "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#8C9ED9", "#A6A6A6",
+    "#B3DDF5", "#F4D48C", "#8CD3C0", "#F8F3AA", "#E8C3D7", "#ECB78C", "#CBD3EE", "#D7D7D7",
 )  # fmt: skip
 
 

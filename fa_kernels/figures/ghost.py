@@ -8,7 +8,7 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.ghost_axes import Place, hold_both, place_on, row_names
-from fa_kernels.figures.ghost_bars import is_cut, on_its_axis, outlines
+from fa_kernels.figures.ghost_bars import beyond, is_cut, on_its_axis, outlines
 
 #: Name of every trace of the ghost.
 NAME = "pinned"
@@ -49,7 +49,7 @@ def ghosted(
     now = {"data": data, "layout": layout}
     over = outlines({"data": grounded, "layout": earlier["layout"]}, places, now)
     _say(layout, words)
-    return {"data": [*behind, *data, *over], "layout": layout}
+    return {"data": [*behind, *(beyond(trace, over) for trace in data), *over], "layout": layout}
 
 
 def widen(

@@ -55,6 +55,26 @@ def on_its_axis(
     return {**trace, "base": grounded, way: sizes}
 
 
+def beyond(trace: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Words that stand right of lying bars, right of the longer one of bar and outline.
+
+    `over` are traces of `outlines`: a line of theirs would go through the words.
+    """
+    if trace.get("mode") != "text" or trace.get("textposition") != "middle right":
+        return trace
+    axes = (trace.get("xaxis", "x"), trace.get("yaxis", "y"))
+    lying = [
+        one for one in over if (one["xaxis"], one["yaxis"]) == axes and one["meta"]["along"] == "h"
+    ]
+    corners = [(one["x"], one["y"], i) for one in lying for i in range(0, len(one["x"]), 6)]
+    rects = [(xs[i], xs[i + 1], ys[i], ys[i + 2]) for xs, ys, i in corners]
+    xs = [
+        max([x, *(end for begin, end, low, high in rects if low < y < high and begin <= x < end)])
+        for x, y in zip(trace["x"], trace["y"], strict=True)
+    ]
+    return {**trace, "x": xs} if xs != list(trace["x"]) else trace
+
+
 def _itself(value: Any) -> Any:
     return value
 
@@ -146,6 +166,6 @@ def _trace(along: str, x: str, y: str, rects: Sequence[Rect]) -> dict[str, Any]:
     return {
         "type": "scatter", "name": "pinned", "mode": "lines", "xaxis": x, "yaxis": y,
         "x": lengths if along == "h" else across, "y": across if along == "h" else lengths,
-        "hoverinfo": "skip", "showlegend": False,
+        "hoverinfo": "skip", "showlegend": False, "meta": {"along": along},
         "line": {"color": theme.INK, "width": 1.75, "dash": "dot"},
     }  # fmt: skip

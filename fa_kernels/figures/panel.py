@@ -64,10 +64,11 @@ class Words:
 
 @dataclass(frozen=True)
 class Cursor:
-    """The line at the chosen N, from bottom to top of the panel with these axes."""
+    """The line at the chosen N, from the bottom of the panel with these axes up to `top` of it."""
 
     seqlen: int
     axes: tuple[str, str]
+    top: float = 1.0
 
 
 @dataclass
@@ -277,7 +278,8 @@ def _cursor_trace(cursors: Sequence[Cursor], layout: dict[str, Any]) -> dict[str
         if not start <= x <= end:
             continue  # N is shorter than the axis: a line elsewhere would lie
         xs += [x, x, None]
-        ys += [*layout[f"yaxis{cursor.axes[1][1:]}"]["domain"], None]
+        low, high = layout[f"yaxis{cursor.axes[1][1:]}"]["domain"]
+        ys += [low, low + cursor.top * (high - low), None]
     return {
         "type": "scatter",
         "mode": "lines",

@@ -29,6 +29,8 @@ MOST_CROSS_ROWS = 2
 #: Series that a note names; it stands over the curves.
 MOST_NAMES = 2
 _AXES = ("x3", "y3")
+#: Where the first row of crosses stands and how far below it the next one, as shares of the panel.
+_CROSSES, _CROSS_ROW = 0.95, 0.07
 
 
 @lru_cache(maxsize=64)
@@ -58,8 +60,8 @@ def runtime_panel(
     _live_points(panel, live, shown)
     # The crosses stand above all lines.
     span = padded_span(shown, log, headroom=0.7)
-    _not_measured(panel, curves, span, log)
-    panel.cursors.append(Cursor(point.seqlen, _AXES))
+    rows_of_crosses = _not_measured(panel, curves, span, log)
+    panel.cursors.append(Cursor(point.seqlen, _AXES, _top_of_cursor(rows_of_crosses)))
     last = seqlens_shown(point.seqlen)[-1]
     panel.words += end_labels(labels, last, span, log, RUNTIME, _AXES)
     panel.axes["xaxis3"] = seqlen_axis(last, log, RUNTIME, "y3")
@@ -151,10 +153,18 @@ def _recorded_line(
     shown += ys
 
 
+def _top_of_cursor(rows_of_crosses: int) -> float:
+    """Where the line at N ends, as a share of the panel: below the words beside crosses."""
+    return _CROSSES - _CROSS_ROW * (rows_of_crosses - 1) - 0.08 if rows_of_crosses else 1.0
+
+
 def _not_measured(
     panel: Panel, curves: dict[str, list[Row]], span: tuple[float, float], log: bool
-) -> None:
-    """Crosses at the top, where a point was not measured, each with the recorded reason."""
+) -> int:
+    """Crosses at the top, where a point was not measured, each with the recorded reason.
+
+    Returns how many rows of them there are.
+    """
 
     def height(fraction: float) -> float:
         low, high = position(span[0], log), position(span[1], log)
@@ -179,13 +189,15 @@ def _not_measured(
     if len(partly) > MOST_CROSS_ROWS:
         # More rows of words would lie on the lines: one row of crosses, and the words on hover.
         stopped = {name: tried[name] for names in partly.values() for name in names}
-        _crosses(panel, stopped, height(0.95), log, "not everything measured")
-        return
+        _crosses(panel, stopped, height(_CROSSES), log, "not everything measured")
+        return 1
     # Who stops first has its words farthest left, and they may have to move under their crosses
     # (`fit_words`): it comes last, where nothing is below it.
     rows_of_crosses = sorted(partly, key=lambda stops: -min(n for n, _ in stops))
     for k, names in enumerate(partly[stops] for stops in rows_of_crosses):
-        _crosses(panel, {name: tried[name] for name in names}, height(0.95 - 0.07 * k), log)
+        at = height(_CROSSES - _CROSS_ROW * k)
+        _crosses(panel, {name: tried[name] for name in names}, at, log)
+    return len(rows_of_crosses)
 
 
 def _crosses(

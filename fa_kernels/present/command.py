@@ -65,6 +65,7 @@ def build(kind: str, run_id: str | None, out: Path | None, pdf: bool = True) -> 
     if folder.exists() and not folder.is_dir():
         sys.exit(f"--out {folder} is a file: choose another folder.")
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # before the figures, which take seconds
         pages = (write_slides if kind == "slides" else write_handout)(folder, used)
     except SlideError as error:
         sys.exit(str(error))

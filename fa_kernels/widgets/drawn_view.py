@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 
+from fa_kernels.widgets.fold import Fold
 from fa_kernels.widgets.live_figure import LiveFigure
 from fa_kernels.widgets.presets import apply_preset, preset_choice, preset_of
 from fa_kernels.widgets.steered import Control, Steering
@@ -36,6 +37,8 @@ class DrawnView(Steering, ipywidgets.VBox):
     least_width = LEAST_WIDTH
     #: A list of known N and d beside the controls, which are then called `seqlen` and `head_dim`.
     has_presets = False
+    #: True of a table that is longer than a screen: it is folded away until a reader opens it.
+    folds_table = False
 
     def __init__(
         self,
@@ -48,7 +51,8 @@ class DrawnView(Steering, ipywidgets.VBox):
         self.sentence, self.message = ipywidgets.HTML(), ipywidgets.HTML()
         name = type(self).__module__.rpartition(".")[2]
         self.figure = LiveFigure(name, owner=self, least_width=self.least_width)
-        self.table = ipywidgets.HTML()
+        folds = self.folds_table
+        self.table = Fold(summary=self.text["table"]) if folds else ipywidgets.HTML()
         self.steer(controls)
         for control in controls:
             control.observe(lambda change: self._heard(change.owner), "value")

@@ -18,6 +18,7 @@ from fa_kernels.units import significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import Control, DrawnView
 from fa_kernels.widgets.finite_differences import STEP, central_differences
+from fa_kernels.widgets.headline import ERROR, Headline
 from fa_kernels.widgets.knob import Knob
 from fa_kernels.widgets.seed import MAX_SEED, checked_seed
 from fa_kernels.widgets.text import html_table, labels, scientific
@@ -216,6 +217,15 @@ class GradientCheck(DrawnView):
         """The same check with other random numbers."""
         self._seed = (self._seed + 1) % (MAX_SEED + 1)
         self.update()
+
+    def headline(self) -> Headline:
+        """The errors of every gradient that the sentence tells the largest of."""
+        found: dict[str, tuple[float | None, str]] = {}
+        for name, e in self.errors.items():
+            for kind, error in (("fp64", e.fp64), ("fp16", e.fp16)):
+                words = f"{self.text['tensors'][name]}, {self.text['legend'][kind]}"
+                found[words] = (error, ERROR)
+        return found
 
     def draw(self, setting: Chosen, stamp: float) -> None:
         """Run the check and show it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fa_kernels.units import capacity, duration, flops, significant, traffic
-from fa_kernels.widgets.text import labels
+from fa_kernels.widgets.text import labels, scientific
 
 #: Units of a headline that have a formatter of their own; any other is written as it is.
-MOVED, HELD, WORK, TIME = "bytes moved", "bytes held", "FLOP", "ms"
+MOVED, HELD, WORK, TIME, ERROR = "bytes moved", "bytes held", "FLOP", "ms", "absolute error"
 
 #: A number stays on the line of its unit.
 _NBSP = "\N{NO-BREAK SPACE}"
@@ -21,6 +21,7 @@ _SHOW: dict[str, Callable[[float], str]] = {
     HELD: capacity,
     WORK: flops,
     TIME: duration,
+    ERROR: scientific,
 }
 
 

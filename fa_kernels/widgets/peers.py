@@ -248,6 +248,7 @@ class Peers(DrawnView):
 
     section = mark = "peers"
     least_width = 560
+    folds_table = True
 
     def __init__(self, shown: Shown, device: Device, runs: _Runs) -> None:
         """`runs`: those of the device, the one whose points are joined first."""

@@ -21,6 +21,7 @@ from fa_kernels.measure.maps import AttentionMaps, MapsError, list_maps, load_ma
 from fa_kernels.units import significant
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
+from fa_kernels.widgets.headline import Headline
 from fa_kernels.widgets.text import html_table, labels
 
 
@@ -94,6 +95,7 @@ class SparseQuality(DrawnView):
 
     section, mark = "sparse_quality", "sparse-quality"
     qualities: dict[str, tuple[Compared, ...]]
+    drawn: Shown
 
     def __init__(
         self, shown: Shown, maps: AttentionMaps | None, folder: Path | None, why: str
@@ -116,9 +118,21 @@ class SparseQuality(DrawnView):
         """What the controls show now."""
         return Shown(self.head.value, self.pattern.value, self.density.value)
 
+    def headline(self) -> Headline:
+        """Kept blocks, kept probability and error of the mask that is drawn."""
+        if not self.qualities:
+            return {}
+        own = self.qualities[self.drawn.pattern][ASKED.index(self.drawn.density)].own
+        return {
+            self.text["axis_density"]: (100 * own.density, "%"),
+            self.text["axis_mass"]: (100 * own.mass, "%"),
+            self.text["axis_error"]: (100 * own.error if own.error > 1e-9 else 0.0, "%"),
+        }
+
     def draw(self, setting: Shown, stamp: float) -> None:
         """Compute and show a setting."""
         maps, text = self.maps, self.text
+        self.drawn = setting
         if maps is None:
             self.qualities = {}
             self.show(sparse_quality_spec({}, None, text), self._why, self._why, "", stamp)

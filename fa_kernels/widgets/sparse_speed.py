@@ -28,6 +28,7 @@ from fa_kernels.units import duration, significant, span
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import TIME, Headline
 from fa_kernels.widgets.sparse_goals import density_words, goals_table, over_limit
 from fa_kernels.widgets.text import html_table, labels
 
@@ -172,6 +173,22 @@ class SparseSpeed(DrawnView):
     def setting(self) -> Shown:
         """What the controls show now."""
         return Shown(self.seqlen.value, self.head_dim.value)
+
+    def headline(self) -> Headline:
+        """Per pass the time without a mask, at the least density, and of the peers beside them."""
+        text, words = self.text, labels("headline")
+        found: dict[str, tuple[float | None, str]] = {}
+        for one in self.panels:
+            curves, of = one.curves, {"pass_": text["passes"][one.pass_]}
+            for name, timed in (("no_mask", curves.dense), ("cudnn", curves.cudnn)):
+                if timed is not None:
+                    found[words[name].format(**of)] = (timed.ms, TIME)
+            for name, masked in (("masked", curves.ours), ("flex", curves.flex)):
+                if masked:
+                    least = min(masked)
+                    label = words[name].format(s=density_words(least), **of)
+                    found[label] = (masked[least].ms, TIME)
+        return found
 
     def draw(self, setting: Shown, stamp: float) -> None:
         """Compute and show a setting."""

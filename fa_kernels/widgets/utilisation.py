@@ -22,6 +22,7 @@ from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, significant
 from fa_kernels.widgets.explorer_point import default_device
+from fa_kernels.widgets.headline import TIME, Headline
 from fa_kernels.widgets.ladder import SizedView
 from fa_kernels.widgets.recompute_cost import Sizes
 from fa_kernels.widgets.text import html_table, labels
@@ -29,21 +30,22 @@ from fa_kernels.widgets.text import html_table, labels
 
 def takeaway(found: Sequence[Used], counters: RecordedCounters) -> str:
     """The busiest unit of the first and of the last counted rung, and of the fastest peer."""
-    text = labels("utilisation")
-    counted = [one for one in found if one.busiest]
-    ours = [one for one in counted if one.variant]
-    peers = [one for one in counted if not one.variant]
-    if not counted:
+    text, chosen = labels("utilisation"), told(found)
+    if not chosen:
         return str(text["said_nothing"]).format(known=_known(counters, found[0].problem))
-    chosen = dict.fromkeys((*ours[:1], *ours[-1:]))
-    fastest = min(peers, key=lambda one: one.ms or 0.0, default=None)
-    if fastest is not None:
-        chosen[fastest] = None
     parts = [_busiest(one) for one in chosen]
     missing = [one.said for one in found if one.variant and not one.busiest]
     if missing:
         parts.append(text["said_missing"].format(names=", ".join(missing)))
     return " ".join(parts)
+
+
+def told(found: Sequence[Used]) -> list[Used]:
+    """Those the sentence is about: the first and the last counted rung, and the fastest peer."""
+    ours = [one for one in found if one.busiest and one.variant]
+    peers = [one for one in found if one.busiest and not one.variant]
+    fastest = min(peers, key=lambda one: one.ms or 0.0, default=None)
+    return list(dict.fromkeys((*ours[:1], *ours[-1:], *([fastest] if fastest else []))))
 
 
 def _busiest(one: Used) -> str:
@@ -112,6 +114,17 @@ class Utilisation(SizedView):
     def __init__(self, sizes: Sizes, device: Device, counters: RecordedCounters) -> None:
         self.counters = counters
         super().__init__(sizes, device, LadderRuns())  # it shows no timings
+
+    def headline(self) -> Headline:
+        """Time and share of the busiest unit of those the sentence is about."""
+        time, units = labels("headline")["time"], labels(self.section)["panels"]
+        found: dict[str, tuple[float | None, str]] = {}
+        for one in told(self.used):
+            assert one.busiest is not None
+            panel, share = one.busiest
+            found[time.format(variant=one.name)] = (one.ms, TIME)
+            found[f"{one.name}, {units[panel]}"] = (share, "%")
+        return found
 
     def draw(self, setting: Sizes, stamp: float) -> None:
         """Compute and show a setting."""

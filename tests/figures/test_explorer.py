@@ -20,7 +20,7 @@ from fa_kernels.figures.point import Point
 from fa_kernels.figures.recorded import RecordedRun
 from fa_kernels.figures.sparse import CHOICES
 from fa_kernels.figures.tile_panel import current_tile, kept_tiles
-from fa_kernels.measure.records import Row, Run
+from fa_kernels.measure.records import Row, Run, load_run
 from fa_kernels.patterns import EVEN_PATTERNS
 from fa_kernels.units import KIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS
@@ -146,7 +146,24 @@ def test_cursor_stands_at_the_chosen_length(point: Point, run: RecordedRun) -> N
         cursor, layout = trace(spec, f"N = {n}"), spec["layout"]
         places = [paper(n, axis, layout) for axis in ("x3", "x4")]
         assert cursor["x"] == [places[0]] * 2 + [None] + [places[1]] * 2 + [None]
-        assert cursor["y"][:2] == layout["yaxis3"]["domain"]
+        assert cursor["y"][3:5] == layout["yaxis4"]["domain"]
+        low, high = layout["yaxis3"]["domain"]
+        assert cursor["y"][0] == low and low + 0.7 * (high - low) < cursor["y"][1] <= high
+
+
+def test_no_line_goes_through_what_was_not_measured(h200: Device) -> None:
+    spec = explorer_spec(
+        Point.of(4096, 64, 64, "float16", h200), RecordedRun(load_run("20261130-h200-grid"))
+    )
+    pieces = trace(spec, "words")
+    (at,) = (y for y, word in zip(pieces["y"], pieces["text"], strict=True) if "not every" in word)
+    assert trace(spec, "N = 4096")["y"][1] < at - 0.01
+
+
+def test_the_line_at_n_goes_up_to_the_top_where_nothing_is_crossed(h200: Device) -> None:
+    spec = explorer_spec(Point.of(4096, 64, 64, "float16", h200), None)
+    cursor = trace(spec, "N = 4096")
+    assert cursor["y"][:2] == spec["layout"]["yaxis3"]["domain"]
 
 
 def test_no_interpolation(h200: Device, run: RecordedRun) -> None:

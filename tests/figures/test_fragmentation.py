@@ -52,6 +52,10 @@ def test_the_tables_stand_beside_the_pages() -> None:
     assert any("I waits for 480 slots: 666 are free" in note for note in notes)
 
 
-def test_neighbouring_letters_have_different_colours() -> None:
-    assert len(set(SEQUENCE_COLOURS)) == 8
-    assert colour_of("A") == colour_of("I") != colour_of("B")
+@pytest.mark.parametrize("seed", [1, 2, 5, 12])
+def test_no_two_sequences_of_a_memory_have_one_colour(seed: int) -> None:
+    assert len(set(SEQUENCE_COLOURS)) == len(SEQUENCE_COLOURS)
+    for story in stories(16, seed).values():
+        for one in story:
+            inside = {extent.sequence for extent in one.extents}
+            assert len({colour_of(sequence) for sequence in inside}) == len(inside)

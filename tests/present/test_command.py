@@ -16,7 +16,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One small page instead of both decks."""
 
     def write(folder: Path, used: object) -> dict[Path, str]:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "talk.html").write_text("<!DOCTYPE html>", encoding="utf-8")
         return {folder / "talk.html": "?print-pdf"}
 

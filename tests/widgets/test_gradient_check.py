@@ -12,6 +12,7 @@ import fa_kernels as fa
 from fa_kernels.widgets import gradient_check as module
 from fa_kernels.widgets.finite_differences import central_differences
 from fa_kernels.widgets.gradient_check import KINDS, Chosen, by_backward, by_differences, check
+from fa_kernels.widgets.headline import differences
 from fa_kernels.widgets.text import labels
 
 TEXT = labels("gradient_check")
@@ -95,3 +96,11 @@ def test_the_largest_sizes_are_still_quick() -> None:
 def test_bad_values_are_refused_in_words(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         fa.gradient_check(**options)
+
+
+def test_a_pin_compares_the_errors_of_all_three_gradients() -> None:
+    widget = fa.gradient_check()
+    numbers = {value for value, _ in widget.headline().values()}
+    assert numbers == {error for e in widget.errors.values() for error in (e.fp64, e.fp16)}
+    (changed, _) = differences(widget.headline(), fa.gradient_check(N=32).headline())
+    assert changed and all("e-" in words for _, words in changed)

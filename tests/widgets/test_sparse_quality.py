@@ -111,3 +111,13 @@ def test_recorded_maps_are_shown() -> None:
         masses = [one.own.mass for one in compared]
         assert masses == sorted(masses) or name in ("strided", "bigbird"), name
         assert masses[-1] == pytest.approx(1.0)
+
+
+def test_a_pin_compares_what_the_mask_keeps_and_loses(folder: Path) -> None:
+    widget = fa.sparse_quality(folder=folder)
+    before = [value for value, _ in widget.headline().values()]
+    widget.pattern.value = next(name for name in NAMES if name != widget.pattern.value)
+    own = widget.qualities[widget.pattern.value][ASKED.index(widget.density.value)].own
+    now = [value for value, _ in widget.headline().values()]
+    assert now == [100 * own.density, 100 * own.mass, 100 * own.error if own.error > 1e-9 else 0]
+    assert now != before

@@ -79,3 +79,16 @@ def test_without_a_run_it_says_so(bare: Session) -> None:
 def test_what_is_not_measured_is_refused(arguments: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fa.sparse_speed(**arguments)
+
+
+def test_a_pin_compares_both_passes_and_the_peers(timed: Session) -> None:
+    widget = fa.sparse_speed(session=timed)
+    found = widget.headline()
+    forward = widget.panels[0].curves
+    assert forward.dense and forward.ours
+    assert found["forward, no mask"] == (forward.dense.ms, "ms")
+    least = min(forward.ours)
+    assert (forward.ours[least].ms, "ms") in found.values()
+    if forward.flex:
+        assert (forward.flex[min(forward.flex)].ms, "ms") in found.values()
+    assert any(name.startswith("backward") for name in found)

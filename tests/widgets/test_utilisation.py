@@ -10,7 +10,7 @@ import pytest
 import fa_kernels as fa
 from fa_kernels.session import Session, session
 from fa_kernels.widgets.text import labels
-from fa_kernels.widgets.utilisation import utilisation
+from fa_kernels.widgets.utilisation import told, utilisation
 from tests.figures.test_utilisation import rows
 from tests.measure.rows import write_run
 
@@ -60,3 +60,15 @@ def test_without_a_run_it_says_so(bare: Session) -> None:
     assert f"counted in fp16: {TEXT['none']}" in said
     with pytest.raises(ValueError, match="d = 0 is out of range"):
         utilisation(d=0, session=bare)
+
+
+def test_what_is_compared_with_a_pin_is_what_the_sentence_is_about(counted: Session) -> None:
+    widget = fa.utilisation(session=counted)
+    found = widget.headline()
+    about = told(widget.used)
+    assert about and len(found) == 2 * len(about)
+    for one in about:
+        assert one.busiest
+        share = labels("utilisation")["panels"][one.busiest[0]]
+        assert found[f"{one.name}, time"] == (one.ms, "ms")
+        assert found[f"{one.name}, {share}"] == (one.busiest[1], "%")
