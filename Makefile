@@ -104,7 +104,7 @@ notebooks: test-env ## Execute every notebook from top to bottom
 	$(BIN)/pytest -n 2 -m notebook tests/test_notebooks.py
 
 browser: test-env ## Drive JupyterLab in headless Chromium; SCREENSHOT_DIR=... keeps pictures
-	$(BIN)/pytest -n 2 --dist loadgroup -m browser tests/browser
+	$(BIN)/pytest -n 2 --dist loadfile -m browser tests/browser
 
 # The local part of a version (torch's +cpu, +cu126) belongs to one machine: leave it off.
 pins: test-env ## Rewrite constraints.txt from what .venv holds, after an upgrade that passed the tests

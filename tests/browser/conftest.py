@@ -12,9 +12,12 @@ So all tests of a notebook, the `NOTEBOOK` of their module, run one after the ot
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -30,32 +33,57 @@ from tests.browser.lab import (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist writes the groups into the tests' names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     mine = [item for item in items if here in item.path.parents]
     for item in mine:
         item.add_marker(pytest.mark.browser)
-        item.add_marker(pytest.mark.xdist_group(shares_with(item)))
     # In the places they had among the others: by notebook, those that leave no page behind last.
     places = [i for i, item in enumerate(items) if here in item.path.parents]
     for place, item in zip(places, sorted(mine, key=in_turn), strict=True):
         items[place] = item
 
 
-def shares_with(item: pytest.Item) -> str:
-    """The notebook whose page a test shares with others, or its file, whose pages are its own."""
-    call = getattr(item, "callspec", None)
-    if call is not None and "shared_notebook" in call.params:
-        return str(call.params["shared_notebook"])
-    module = item.getparent(pytest.Module)
-    return str(getattr(module and module.obj, "NOTEBOOK", item.path.stem))
-
-
 def in_turn(item: pytest.Item) -> tuple[str, bool, bool]:
     """First what looks at a notebook as a page just opened shows it, last who saves it."""
     shared = "shared_notebook" in getattr(item, "fixturenames", ())
-    return shares_with(item), not shared, item.get_closest_marker("fresh_page") is not None
+    return shares_with(item.nodeid), not shared, item.get_closest_marker("fresh_page") is not None
+
+
+def shares_with(test: str) -> str:
+    """The notebook whose page a test, given by its id, shares with others, or else its file.
+
+    By its text: pytest-xdist gives tests out in a process that imports none of them.
+    """
+    file, _, name = test.partition("::")
+    if file.endswith(OPENS_EVERY):
+        return name.partition("[")[2].rstrip("]")
+    return _notebook_of(Path(file).name) or file
+
+
+#: The file whose tests open each notebook, named in brackets, before those that are on one of them.
+OPENS_EVERY = "test_notebooks_in_lab.py"
+
+
+@cache
+def _notebook_of(name: str) -> str:
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    match = re.search(r'^NOTEBOOK = "(.+)"$', text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile: what shares a page goes to one process, too, as what shares a file."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByNotebook(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shares_with(nodeid)
+
+    return ByNotebook(config, log)
 
 
 def chromium_path() -> str | None:
