@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from fa_kernels.figures import theme
 from fa_kernels.figures.over_seqlen import (
+    SEQLENS,
     Label,
     end_labels,
     left_of,
@@ -64,12 +68,10 @@ def _predicted_line(
     log: bool,
 ) -> None:
     variant, style = VARIANTS[name], theme.style_of(name)
-    points = [point.at(n) for n in ns]
-    ys = [variant.memory(p.problem).extra_bytes / GIB for p in points]
+    ys, over = _predicted(name, point.at(ns[0]), tuple(ns))
     hover = "%{fullData.name}, predicted: N = %{x}, %{y:.4~g} GiB<extra></extra>"
     panel.data.append(line_trace(ns, ys, name, _AXES, mode="lines", hovertemplate=hover))
     shown += ys
-    over = [p for p in points if not p.fits(variant)]
     labels.append(Label(ys[-1], style.named, style.text_colour))
     if not over:
         return
@@ -85,8 +87,27 @@ def _predicted_line(
         panel.words.append(Words(*place, colour=style.text_colour))
 
 
+@lru_cache(maxsize=256)
+def _predicted(
+    name: str, key: Point, ns: tuple[int, ...]
+) -> tuple[tuple[float, ...], tuple[Point, ...]]:
+    """(GiB at every N, the points that do not fit): the same wherever the knob of N stands.
+
+    `key` is the point at the first N.
+    """
+    variant, points = VARIANTS[name], [key.at(n) for n in ns]
+    ys = tuple(variant.memory(p.problem).extra_bytes / GIB for p in points)
+    return ys, tuple(p for p in points if not p.fits(variant))
+
+
 def _recorded_dots(panel: Panel, run: RecordedRun, point: Point) -> None:
     """All recorded points as one trace, in the marker and colour of their series."""
+    panel.data.append(dict(_dots(run, point.at(SEQLENS[0]))))
+
+
+@lru_cache(maxsize=64)
+def _dots(run: RecordedRun, point: Point) -> dict[str, Any]:
+    """The trace of a point whose N does not matter."""
     names = run.names(point, "extra_mem_bytes")
     curves = [(theme.style_of(name), run.curve(name, point, "extra_mem_bytes")) for name in names]
     dots = [(style, row) for style, rows in curves for row in rows if row.median is not None]
@@ -101,7 +122,7 @@ def _recorded_dots(panel: Panel, run: RecordedRun, point: Point) -> None:
         "color": [style.colour for style, _ in dots],
     }
     ns = [row.seqlen_q for _, row in dots]
-    panel.data.append(marks(ns, gib, _AXES, marker, hovers, "recorded memory"))
+    return marks(ns, gib, _AXES, marker, hovers, "recorded memory")
 
 
 def _capacity_line(

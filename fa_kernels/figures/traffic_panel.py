@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fa_kernels.figures import theme
@@ -40,7 +41,7 @@ class _Bars:
 
     moved: Mapping[str, Traffic]
 
-    @property
+    @cached_property
     def most(self) -> int:
         """Bytes of the longest bar that is drawn to scale."""
         return max(t.total_bytes for name, t in self.moved.items() if not self.cut(name))
