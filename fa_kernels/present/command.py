@@ -47,7 +47,7 @@ def write_handout(folder: Path, used: Session, talk: Path = TALK) -> dict[Path, 
     """Write the handout as HTML; arguments and errors as `write_slides`."""
     gallery, facts = Gallery(used), Facts(used)
     slides = read_slides(talk)
-    shown = [filled(slide, gallery, facts) for slide in of_deck(slides, HANDOUT)]
+    shown = [filled(slide, gallery, facts, False) for slide in of_deck(slides, HANDOUT)]
     pages = {folder / "handout.html": handout_page(slides[0].title, shown, gallery, facts)}
     _write(folder, pages, _OF_HANDOUT, {})
     return dict.fromkeys(pages, "")

@@ -18,6 +18,29 @@ _BETWEEN = re.compile(r"(?:(?<=[.?])|(?<=[.?]\)))\s+(?=[A-Z(]|[a-z]+:)")
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGTµm]i?[Bs]\b|TFLOP|GFLOP|FLOP|ms\b|times\b))")
 
 
+_UNITS = {
+    "KiB": "kibibytes", "MiB": "mebibytes", "GiB": "gibibytes", "TB": "terabytes",
+    "GB": "gigabytes", "MB": "megabytes", "ms": "milliseconds", "µs": "microseconds",
+}  # fmt: skip
+#: What a speaker says of a figure's sentence: no asides in parentheses, and signs as words.
+_ASIDE = re.compile(r"\s\((?:[^()]|\([^()]*\))*\)")
+_SAID = (
+    (re.compile(r"(?<=\d)×"), " times"),
+    (re.compile(r" × "), " by "),
+    (re.compile(r" %"), " percent"),
+    (re.compile(r"(?<=\d )(?:TB|GB|MB)/s"), lambda m: f"{_UNITS[m[0][:2]]} a second"),
+    (re.compile(r"(?<=\d )(?:[KMG]iB|[TGM]B|ms|µs)\b"), lambda m: _UNITS[m[0]]),
+)  # fmt: skip
+
+
+def aloud(sentence: str) -> str:
+    """What a figure says of itself, as one says it: "3.2 times", "64 kibibytes", no asides."""
+    text = _ASIDE.sub("", sentence)
+    for sign, words in _SAID:
+        text = sign.sub(words, text)
+    return text
+
+
 def mathml(latex: str, block: bool = False) -> str:
     """A formula as a <math> element; the LaTeX goes along as its text alternative."""
     made = convert(latex.strip(), display="block" if block else "inline")

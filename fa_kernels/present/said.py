@@ -12,15 +12,20 @@ from dataclasses import replace
 from fa_kernels.present.drawn import Gallery
 from fa_kernels.present.facts import Facts
 from fa_kernels.present.parts import PICTURES
-from fa_kernels.present.prose import as_markdown, chosen
+from fa_kernels.present.prose import aloud, as_markdown, chosen
 from fa_kernels.present.slide import STEPPER, Slide, SlideError
 
 #: LaTeX has braces, too, but words in them have a space behind a colon: \text{floor: }.
 _PLACE = re.compile(r"\{([a-z]+):(?=\S)([^{}]+)\}")
 
 
-def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
-    """The slide with every placeholder of its texts filled in.
+#: What is spoken in a deck; the handout prints it.
+_SPOKEN = ("notes", "more")
+
+
+def filled(slide: Slide, gallery: Gallery, facts: Facts, spoken: bool = True) -> Slide:
+    """The slide with every placeholder of its texts filled in; in notes that are `spoken`, as one
+    says it.
 
     Raises:
         SlideError: a placeholder, a figure, a sentence, a fact, a claim or a picture that is not
@@ -29,8 +34,8 @@ def filled(slide: Slide, gallery: Gallery, facts: Facts) -> Slide:
     try:
         _check(slide, gallery, facts)
         texts = {
-            name: _PLACE.sub(lambda place: _value(place, gallery, facts), getattr(slide, name))
-            for name in ("title", "ask", "body", "notes", "more")
+            name: _placed(getattr(slide, name), gallery, facts, spoken and name in _SPOKEN)
+            for name in ("title", "ask", "body", *_SPOKEN)
         }
     except ValueError as error:
         raise SlideError(f"slide {slide.name}: {error}") from error
@@ -49,10 +54,18 @@ def _check(slide: Slide, gallery: Gallery, facts: Facts) -> None:
             chosen(drawn.first.alt, slide.sentence)
 
 
+def _placed(text: str, gallery: Gallery, facts: Facts, spoken: bool) -> str:
+    def value(place: re.Match[str]) -> str:
+        found = _value(place, gallery, facts)
+        return as_markdown(aloud(found) if spoken else found)
+
+    return _PLACE.sub(value, text)
+
+
 def _value(place: re.Match[str], gallery: Gallery, facts: Facts) -> str:
     kind, (name, *words) = place[1], place[2].split()
     if kind == "fact":
-        return as_markdown(facts.say(name, *words))
+        return facts.say(name, *words)
     if kind == "sentence":
-        return as_markdown(chosen(gallery.sentence(name), " ".join(words) or "1"))
+        return chosen(gallery.sentence(name), " ".join(words) or "1")
     raise SlideError(f"{place[0]} is neither {{sentence:...}} nor {{fact:...}}.")

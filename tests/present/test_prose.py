@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fa_kernels.present.prose import (
+    aloud,
     as_markdown,
     chosen,
     inline_html,
@@ -43,3 +44,17 @@ def test_indices_and_units() -> None:
     assert sentence_html("B_r < N^1.99") == "B<sub>r</sub> &lt; N<sup>1.99</sup>"
     assert as_markdown("B_r and N^1.99") == "$B_r$ and $N^{1.99}$"
     assert sentence_html("4.8 TB/s") == "4.8\N{NO-BREAK SPACE}TB/s"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("moves 3.2× the bytes, 28 GB (B = 4, N (all), d = 64).",
+         "moves 3.2 times the bytes, 28 gigabytes."),
+        ("N × N matrices at 4.57 TB/s, 97 % of it", "N by N matrices at 4.57 terabytes a second, "
+         "97 percent of it"),
+        ("64 KiB take 60 ms or 5 µs", "64 kibibytes take 60 milliseconds or 5 microseconds"),
+    ],
+)  # fmt: skip
+def test_sentences_are_said_as_one_speaks(written: str, said: str) -> None:
+    assert aloud(written) == said

@@ -9,7 +9,7 @@ import pytest
 from fa_kernels.device import device
 from fa_kernels.present.drawn import Gallery
 from fa_kernels.present.facts import Facts
-from fa_kernels.present.prose import sentences
+from fa_kernels.present.prose import aloud, sentences
 from fa_kernels.present.said import filled
 from fa_kernels.present.slide import Slide, SlideError, Vary
 
@@ -20,8 +20,13 @@ def say(text: str, gallery: Gallery, facts: Facts) -> str:
 
 def test_a_sentence_is_the_figures_own(gallery: Gallery, facts: Facts) -> None:
     expected = sentences(gallery.draw("05_ladder").first.alt)
-    assert say("So: {sentence:05_ladder 2}", gallery, facts) == f"So: {expected[1]}"
-    assert say("{sentence:05_ladder 1-2}", gallery, facts) == " ".join(expected[:2])
+    assert say("So: {sentence:05_ladder 2}", gallery, facts) == f"So: {aloud(expected[1])}"
+    both = aloud(" ".join(expected[:2]))
+    assert say("{sentence:05_ladder 1-2}", gallery, facts) == both
+    printed = filled(
+        Slide("one", ("handout",), "One", notes="{sentence:05_ladder 1-2}"), gallery, facts, False
+    )
+    assert printed.notes == " ".join(expected[:2]) != both
 
 
 def test_a_fact_is_computed(gallery: Gallery, facts: Facts) -> None:
