@@ -19,7 +19,7 @@ from fa_kernels.present.parts import (
     references,
     source_line,
 )
-from fa_kernels.present.prose import chosen, inline_html, sentence_html, to_html
+from fa_kernels.present.prose import chosen, inline_html, message_html, to_html
 from fa_kernels.present.slide import STEPPER, Slide
 from fa_kernels.widgets.stepper import stepper
 from fa_kernels.widgets.text import labels
@@ -136,7 +136,7 @@ def _figure(slide: Slide, drawn: Drawn | None) -> str:
     if drawn is None:
         return ""
     alt = html.escape(drawn.first.alt, quote=True)
-    said = sentence_html(chosen(drawn.first.alt, slide.sentence)) if slide.sentence else ""
+    said = message_html(chosen(drawn.first.alt, slide.sentence)) if slide.sentence else ""
     return (
         f'<p class="fa-sentence" aria-live="polite">{said}</p>{_knob(slide)}'
         f'<div class="fa-figure" data-fa-figure="{slide.name}" role="img" aria-label="{alt}">'

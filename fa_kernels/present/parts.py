@@ -15,7 +15,7 @@ from fa_kernels.figures.recorded import read_run
 from fa_kernels.measure.claim_tests.registry import Answer
 from fa_kernels.measure.records import Run
 from fa_kernels.present.drawn import Drawn
-from fa_kernels.present.prose import chosen, sentence_html
+from fa_kernels.present.prose import chosen, message_html, sentence_html
 from fa_kernels.session import Session
 from fa_kernels.widgets.claims import SIGNS
 from fa_kernels.widgets.text import labels
@@ -119,7 +119,7 @@ def figure_data(drawn: Drawn, which: str) -> dict[str, Any]:
         {
             "spec": {"data": s.spec["data"], "layout": s.spec["layout"]},
             "alt": s.alt,
-            "sentence": sentence_html(chosen(s.alt, which)) if which else "",
+            "sentence": message_html(chosen(s.alt, which)) if which else "",
         }
         for s in drawn.stops
     ]

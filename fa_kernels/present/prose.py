@@ -78,6 +78,13 @@ def sentence_html(sentence: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", _SUP.sub(r"\1<sup>\2</sup>", text))
 
 
+def message_html(said: str) -> str:
+    """Sentences of a figure over it on a slide: the first is the message, the others stand back."""
+    first, *more = sentences(said) or [""]
+    rest = f' <span class="fa-more">{sentence_html(" ".join(more))}</span>' if more else ""
+    return f"{sentence_html(first)}{rest}"
+
+
 def as_markdown(sentence: str) -> str:
     """The same for a text in Markdown: indices and powers become formulas."""
     return _SUP.sub(r"$\1^{\2}$", _SUB.sub(r"$\1_\2$", sentence))

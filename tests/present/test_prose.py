@@ -9,6 +9,7 @@ from fa_kernels.present.prose import (
     as_markdown,
     chosen,
     inline_html,
+    message_html,
     sentence_html,
     sentences,
     to_html,
@@ -44,6 +45,13 @@ def test_indices_and_units() -> None:
     assert sentence_html("B_r < N^1.99") == "B<sub>r</sub> &lt; N<sup>1.99</sup>"
     assert as_markdown("B_r and N^1.99") == "$B_r$ and $N^{1.99}$"
     assert sentence_html("4.8 TB/s") == "4.8\N{NO-BREAK SPACE}TB/s"
+
+
+def test_the_first_sentence_is_the_message_and_the_others_stand_back() -> None:
+    assert message_html("One of N^2. Two < three. Four.") == (
+        'One of N^2. <span class="fa-more">Two &lt; three. Four.</span>'
+    )
+    assert message_html("One alone.") == "One alone." and message_html("") == ""
 
 
 @pytest.mark.parametrize(
