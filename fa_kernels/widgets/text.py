@@ -22,7 +22,8 @@ def html_table(
 ) -> str:
     """Cells as an HTML table, escaped; `name` is what tests find it by (data-fa-table).
 
-    Columns of words stand on the left, those of numbers on the right.
+    Columns of words stand on the left, those of numbers on the right. A number and its unit stay on
+    one line, however narrow the page.
     """
     words = [_is_words([row[i] for row in rows if i < len(row)]) for i in range(len(head))]
     marks = [' class="falab-text"' if is_words else "" for is_words in words]
@@ -31,7 +32,10 @@ def html_table(
     )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, row, strict=False))
+        + "".join(
+            f"<td{mark}>{escape(cell) if mark else _number_html(cell)}</td>"
+            for mark, cell in zip(marks, row, strict=False)
+        )
         + "</tr>"
         for row in rows
     )
@@ -40,6 +44,14 @@ def html_table(
         f'<table {style}data-fa-table="{name}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+#: A number before its unit.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP(?:/[sB])?|[mµ]?s)(?![\w]))")
+
+
+def _number_html(cell: str) -> str:
+    return _UNIT.sub("\N{NO-BREAK SPACE}", escape(cell))
 
 
 _NUMBER = re.compile(r"[-−+±<≤≥≈~]?\s?[0-9.]")

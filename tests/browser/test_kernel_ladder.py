@@ -25,7 +25,8 @@ def ladder(opened: Callable[[str], LabPage]) -> LabPage:
 def test_every_widget_draws_says_and_tells(ladder: LabPage) -> None:
     for mark in MARKS:
         shown = drawn_and_told(ladder, mark)
-        expect(shown.locator("table")).to_be_attached()
+        if mark != "peers":  # folded away: its rows are put in when it is opened
+            expect(shown.locator("table")).to_be_attached()
     ladder.show("[data-fa-table=compiled-check]")
 
 
@@ -103,10 +104,13 @@ def test_choices_and_keys_move_figure_and_sentence(ladder: LabPage) -> None:
     expect(sentence).not_to_contain_text("Not timed")
     shown.locator('[data-fa-choice="dtype"] select').select_option(label="fp16")
     expect(sentence).to_contain_text("Not timed: fa3")
+    fold = shown.locator("details.falab-fold").first
+    expect(table).to_have_count(0)
+    fold.locator("summary").first.click()
     expect(table).to_contain_text("refused")
-    shown.locator(".falab-fold summary").click()
-    expect(shown.locator("details code").first).to_be_visible()
-    for long in (table, shown.locator("details.falab-fold")):
+    fold.locator("details summary").click()
+    expect(fold.locator("code").first).to_be_visible()
+    for long in (table, fold):
         box, page = long.bounding_box(), shown.bounding_box()
         assert box and page and box["x"] + box["width"] <= page["x"] + page["width"] + 1
         assert long.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), "names cut off"

@@ -46,7 +46,7 @@ def test_the_sentence_follows_the_prompt(written: Session) -> None:
     widget.prompt.value = 512
     said = plain(widget.sentence.value)
     assert "after prompts of 512 tokens" in said and "30 ms with eager attention" in said
-    assert GENERATION_ID in widget.table.value and "256 MiB" in widget.table.value
+    assert GENERATION_ID in widget.table.value and "256\N{NO-BREAK SPACE}MiB" in widget.table.value
     found = Provenance.of(Shown.of(widget))
     assert found.parameters == {"prompt": 512} and found.run_ids == [GENERATION_ID]
 

@@ -40,7 +40,7 @@ def cells(editor: MaskEditor, name: str) -> list[str]:
     """The row of the table with this label."""
     found = re.search(rf"<td[^>]*>{re.escape(TEXT[name])}</td>(.*?)</tr>", editor.table.value)
     assert found, name
-    return re.findall(r"<td>(.*?)</td>", found[1])
+    return re.findall(r"<td>(.*?)</td>", found[1].replace("\N{NO-BREAK SPACE}", " "))
 
 
 def test_the_sentence_says_what_is_kept_and_that_it_is_right(editor: MaskEditor) -> None:

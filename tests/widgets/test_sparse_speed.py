@@ -25,7 +25,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 
 def plain(html: str) -> str:
-    return unescape(re.sub("<[^>]*>", " ", html))
+    return unescape(re.sub("<[^>]*>", " ", html)).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_the_sentence_is_computed(timed: Session) -> None:

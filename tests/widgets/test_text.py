@@ -72,3 +72,11 @@ def test_the_first_sentence_is_the_message(said: str, message: str, more: int) -
     assert html.startswith(f'<div class="falab-sentence" data-fa-mark>{message}')
     assert html.count('<span class="falab-more">') == more
     assert re.sub("<[^>]+>", "", html) == said
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    table = text.html_table(
+        "t", "", ["time", "why"], [["4 ms (3 %)", "takes 4 ms, which is too long"]]
+    )
+    assert "<td>4\N{NO-BREAK SPACE}ms (3\N{NO-BREAK SPACE}%)</td>" in table
+    assert "takes 4 ms, which" in table
