@@ -154,19 +154,18 @@ def _verify(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.jobs < 1:
         sys.exit(f"--jobs must be at least 1, got {args.jobs}: leave it out for the default.")
     try:
-        kernels = verified_run.kernels_of(args.variants, args.unverified)
+        asked = verified_run.kernels_of(args.variants, args.unverified)
     except ValueError as error:
         sys.exit(str(error))
-    done, failed = 0, False
+    kernels = [kernel for kernel in asked if verified_run.is_for_this_gpu(kernel)]
+    root, done, failed = args.out or VERIFIED_DIR, 0, False
     for kernel, tally in verified_run.verify(
         kernels,
         jobs=args.jobs or verified_run.default_jobs(),
         seconds=args.minutes and args.minutes * 60,
         verbose=args.verbose,
     ):
-        path = verified_run.write_verified(
-            {kernel: tally}, _command_line(), args.out or VERIFIED_DIR
-        )
+        path = verified_run.write_verified({kernel: tally}, _command_line(), root)
         print(
             f"{kernel}: {tally.cases} cases, {tally.failures} failures, {tally.skipped} refused; "
             f"worst error {tally.worst_ratio:.2f} of its limit; wrote {path}",
@@ -377,7 +376,8 @@ def _record_compiled() -> int:
 
 
 def _command_line() -> str:
-    return shlex.join(["python", "-m", "fa_kernels", *sys.argv[1:]])
+    no_folders = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", "fa_kernels", *no_folders])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

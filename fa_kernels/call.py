@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from fa_kernels.cuda.launch import (
     refuse_on_this_gpu,
     smem_limit_bytes,
 )
+from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.extras import Extras
 from fa_kernels.options import check_saved, problem_and_extras
@@ -23,7 +23,33 @@ from fa_kernels.units import capacity
 from fa_kernels.variants import VARIANTS, Backward, Variant, find_variant, with_backward
 
 #: Fastest first: "auto" takes the first that is verified on a GPU and knows the dtype.
-AUTO_ORDER = ("flash_mma", "flash_q_outer", "standard_tiled", "flash_kv_outer", "standard_naive")
+AUTO_ORDER = (
+    "flash_wgmma", "flash_mma", "flash_q_outer", "standard_tiled", "flash_kv_outer",
+    "standard_naive",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a call asks of its variant: a pass, and of a backward whether dq must repeat."""
+
+    backward: bool = False
+    deterministic: bool = False
+
+    def of(self, variant: Variant) -> Variant | Backward:
+        """The pass of a variant: each has a kernel, a plan and default tiles of its own."""
+        if not self.backward:
+            return variant
+        assert variant.backward is not None  # or it would have been refused
+        return variant.backward
+
+    def plan(self, variant: Variant, problem: AttentionProblem, tiling: Tiling) -> LaunchPlan:
+        """What that pass would launch.
+
+        Raises: as plans do.
+        """
+        options = {"deterministic": self.deterministic} if self.backward else {}
+        return self.of(variant).plan(problem, tiling, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +79,7 @@ def checked_call(
     Raises:
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
     """
-    call = _chosen((q, k, v), variant, tiling, backend, options, backward=False)
+    call = _chosen((q, k, v), variant, tiling, backend, options, _Asked())
     if call.attends_nothing:
         return call
     memory, chosen = call.variant.memory(call.problem), call.variant
@@ -82,7 +108,8 @@ def checked_backward_call(
     algorithm that one runs.
     """
     d_out, q, k, v, out, lse = tensors
-    call = _chosen((q, k, v), variant, tiling, backend, options, backward=True)
+    asked = _Asked(True, deterministic)
+    call = _chosen((q, k, v), variant, tiling, backend, options, asked)
     check_saved(d_out, q, out, lse)
     if call.attends_nothing:
         return call
@@ -94,8 +121,7 @@ def checked_backward_call(
         _refuse_host_memory(f"the backward of {chosen.name}", need)
         return call
     refuse_old_gpu(backward.kernel, chosen.min_arch)
-    plan = backward.plan(problem, call.tiling, deterministic=deterministic)
-    refuse_on_this_gpu(plan, problem, call.tiling)
+    refuse_on_this_gpu(asked.plan(chosen, problem, call.tiling), problem, call.tiling)
     if not arrays.on_gpu(q):
         need += results + 2 * problem.q_bytes + problem.lse_bytes + _held_bytes(call.extras)
     refuse_memory(f"the backward of {chosen.name}", need, arrays.pool_bytes(q))
@@ -108,7 +134,7 @@ def _chosen(
     tiling: Tiling | None,
     backend: str,
     options: dict[str, Any],
-    backward: bool,
+    asked: _Asked,
 ) -> Call:
     problem, extras = problem_and_extras(*inputs, **options)
     if "bfloat16" in (problem.dtype, problem.bias_dtype):
@@ -119,9 +145,8 @@ def _chosen(
             f"dtype = {problem.dtype} runs on backend 'numpy' alone, the kernels take "
             f"{', '.join(ITEMSIZE)}: cast q, k and v to float32, or copy them to the host."
         )
-    chosen = _pick_variant(variant, problem, tiling, backend, backward)
-    one_pass = _pass_of(chosen, backward)
-    tiling = _checked_tiling(tiling, problem, backend, one_pass.default_tiling)
+    chosen = _pick_variant(variant, problem, tiling, backend, asked)
+    tiling = _checked_tiling(tiling, problem, backend, chosen, asked)
     return Call(problem, extras, chosen, backend, tiling)
 
 
@@ -137,10 +162,10 @@ def _takes_dtype(variant: Variant, dtype: str) -> bool:
 
 
 def _pick_variant(
-    name: str, problem: AttentionProblem, tiling: Tiling | None, backend: str, backward: bool
+    name: str, problem: AttentionProblem, tiling: Tiling | None, backend: str, asked: _Asked
 ) -> Variant:
     if name == "auto":
-        return _auto_variant(problem, tiling, backend, backward)
+        return _auto_variant(problem, tiling, backend, asked)
     chosen = find_variant(name)
     if not _takes_dtype(chosen, problem.dtype):
         raise NotImplementedError(
@@ -152,7 +177,7 @@ def _pick_variant(
         raise NotImplementedError(
             f"variant = {name!r} does not take a block_mask: use one of {able}."
         )
-    if not backward:
+    if not asked.backward:
         return chosen
     partner = with_backward(chosen)
     if partner is None:
@@ -164,22 +189,22 @@ def _pick_variant(
 
 
 def _auto_variant(
-    problem: AttentionProblem, tiling: Tiling | None, backend: str, backward: bool
+    problem: AttentionProblem, tiling: Tiling | None, backend: str, asked: _Asked
 ) -> Variant:
     known = [
         VARIANTS[name]
         for name in AUTO_ORDER
         if _takes_dtype(VARIANTS[name], problem.dtype)
         and (problem.block_mask is None or VARIANTS[name].block_sparse)
-        and (not backward or VARIANTS[name].backward is not None)
+        and (not asked.backward or VARIANTS[name].backward is not None)
     ]
     # NumPy runs the specification itself: there is no kernel to verify.
     pending = unverified() if backend == "cuda" else {}
     for variant in known:
-        ready = _pass_of(variant, backward).kernel not in pending
-        if ready and _can_have(variant, problem, tiling, backend, backward):
+        ready = asked.of(variant).kernel not in pending
+        if ready and _can_have(variant, problem, tiling, backend, asked):
             return variant
-    what = "no backward kernel" if backward else "no kernel"
+    what = "no backward kernel" if asked.backward else "no kernel"
     raise NotImplementedError(
         f"{what} for {problem.dtype} is verified on a GPU ({pending}): "
         "run `make verify`, or name a variant."
@@ -191,7 +216,7 @@ def _can_have(
     problem: AttentionProblem,
     tiling: Tiling | None,
     backend: str,
-    backward: bool,
+    asked: _Asked,
 ) -> bool:
     """False if "auto" has to leave the call to the variant whose algorithm this one runs.
 
@@ -200,41 +225,33 @@ def _can_have(
     """
     if variant.same_algorithm is None:
         return True
-    one_pass = _pass_of(variant, backward)
-    tiling = _checked_tiling(tiling, problem, backend, one_pass.default_tiling)
+    tiling = _checked_tiling(tiling, problem, backend, variant, asked)
     try:
-        plan = one_pass.plan(problem, tiling)
+        plan = asked.plan(variant, problem, tiling)
         if backend == "cuda":
-            refuse_old_gpu(one_pass.kernel, variant.min_arch)
+            refuse_old_gpu(asked.of(variant).kernel, variant.min_arch)
             refuse_on_this_gpu(plan, problem, tiling)
     except (ValueError, NotImplementedError):
         return False
     return True
 
 
-def _pass_of(variant: Variant, backward: bool) -> Variant | Backward:
-    """The pass that is asked for: each has a kernel, a plan and default tiles of its own."""
-    if not backward:
-        return variant
-    assert variant.backward is not None  # or it would have been refused
-    return variant.backward
-
-
 def _checked_tiling(
     tiling: Tiling | None,
     problem: AttentionProblem,
     backend: str,
-    default: Callable[[int, int, int], Tiling],
+    variant: Variant,
+    asked: _Asked,
 ) -> Tiling:
     if tiling is None:
         limit = smem_limit_bytes() if backend == "cuda" else HOPPER_SMEM_PER_BLOCK
-        tiling = default(problem.head_dim, problem.itemsize, limit)
-    elif not isinstance(tiling, Tiling):
+        return asked.of(variant).tiling_for(problem, limit)
+    if not isinstance(tiling, Tiling):
         raise TypeError(
             f"tiling = {tiling!r} is not a Tiling: pass fa.Tiling(block_m, block_n) "
             "or fa.Tiling.from_sram(sram_bytes, head_dim, dtype)."
         )
-    return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+    return variant.clipped(problem, tiling)
 
 
 def pick_backend(backend: str, q: Any) -> str:

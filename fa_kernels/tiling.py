@@ -86,6 +86,28 @@ def flash_mma_smem(
     return SmemLayout(parts=tuple(parts), accumulator_bytes=2 * row_bytes * block_m)
 
 
+#: What head_dim is padded to inside of 06_flash_wgmma: whole slabs of 64 columns.
+WGMMA_HEAD_DIMS = (64, 128, 192, 256)
+#: Barriers of 06, and what its producer tells the others, in bytes.
+WGMMA_CONTROL_BYTES = 256
+
+
+def wgmma_head_dim(head_dim: int) -> int:
+    """head_dim as 06_flash_wgmma holds it on chip, padded with zeros."""
+    return next(padded for padded in WGMMA_HEAD_DIMS if padded >= head_dim)
+
+
+def flash_wgmma_smem(
+    block_m: int, block_n: int, head_dim: int, itemsize: int = 2, stages: int = 2
+) -> SmemLayout:
+    """Layout of 06: Q, where O passes through at the end, `stages` of K and V, barriers; 16-bit."""
+    row_bytes = 2 * wgmma_head_dim(head_dim)
+    kv_bytes = stages * row_bytes * block_n
+    parts = (("Q", row_bytes * block_m), ("K", kv_bytes), ("V", kv_bytes))
+    control = ("barriers", WGMMA_CONTROL_BYTES)
+    return SmemLayout(parts=(*parts, control), accumulator_bytes=2 * row_bytes * block_m)
+
+
 def flash_mma_backward_smem(
     block_m: int,
     block_n: int,
@@ -222,10 +244,13 @@ class Tiling:
             )
         return cls(min(low, d), low)
 
-    def clipped(self, seqlen_q: int, seqlen_k: int) -> Tiling:
-        """Tiles no longer than the sequences: what a launch uses, so short inputs waste no SRAM."""
-        # Multiples of 16 keep the number of distinct compiled tilings small.
-        limit_m, limit_n = round_up(max(1, seqlen_q), 16), round_up(max(1, seqlen_k), 16)
+    def clipped(self, seqlen_q: int, seqlen_k: int, multiple: int = 16) -> Tiling:
+        """Tiles no longer than the sequences: what a launch uses, so short inputs waste no SRAM.
+
+        Lengths are rounded up to `multiple`, which keeps the number of distinct compiled tilings
+        small; a kernel that takes multiples of more than 16 alone says so.
+        """
+        limit_m, limit_n = (round_up(max(1, n), multiple) for n in (seqlen_q, seqlen_k))
         return Tiling(min(self.block_m, limit_m), min(self.block_n, limit_n))
 
 

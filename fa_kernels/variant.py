@@ -52,7 +52,8 @@ class Backward:
     the algorithm keeps from its forward beside q, k and v; the front door gives every algorithm
     out and lse, and 02 rebuilds its p, which its workspace then holds.
     `prepare(d_out, q, k, v, out, lse, problem, tiling, deterministic)` gives the launches of a
-    repeated call.
+    repeated call. `fixes_dq`: it has a build that gives dq the same bits at every run.
+    `own_tiles_alone`: it takes its default tiles and no others, however short the sequences are.
     """
 
     kernel: str
@@ -67,19 +68,39 @@ class Backward:
     saved: tuple[str, ...]
     default_tiling: Callable[[int, int, int], Tiling] = default_backward_tiling
     prepare: Callable[..., BackwardRecipe | None] | None = None
+    fixes_dq: bool = True
+    own_tiles_alone: bool = False
 
     def __repr__(self) -> str:
         return f"<backward: {self.summary} ({self.source}; kernel {self.kernel})>"
 
     def tiling_for(self, problem: AttentionProblem, limit_bytes: int) -> Tiling:
-        """The default tiling for a GPU that gives a block `limit_bytes`, clipped to the lengths."""
+        """The default tiling for a GPU that gives a block `limit_bytes`, clipped to the lengths
+        (unless it takes no other)."""
         tiling = self.default_tiling(problem.head_dim, problem.itemsize, limit_bytes)
-        return tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+        return (
+            tiling if self.own_tiles_alone else tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+        )
 
     def has_loose_dq(self, problem: AttentionProblem, tiling: Tiling) -> bool:
-        """True if dq is repeatable only where `deterministic` asks for another build."""
+        """True if dq is repeatable only where `deterministic` asks for another build, or never."""
+        if not self.fixes_dq:
+            return True
         off, on = (self.plan(problem, tiling, deterministic=d) for d in (False, True))
         return off.macros != on.macros
+
+    def takes(self, problem: AttentionProblem, limit_bytes: int) -> bool:
+        """True if its kernel is written for this dtype, head_dim and these options."""
+        try:
+            self.plan(problem, self.tiling_for(problem, limit_bytes))
+        except NotImplementedError:
+            return False
+        return True
+
+    def dq_builds(self, problem: AttentionProblem, tiling: Tiling) -> tuple[bool, ...]:
+        """Values of `deterministic` that give a build of their own."""
+        both = self.fixes_dq and self.has_loose_dq(problem, tiling)
+        return (False, True) if both else (False,)
 
     def saved_bytes(self, problem: AttentionProblem) -> int:
         """Bytes that live from the forward to the backward pass, beside q, k and v."""
@@ -109,9 +130,12 @@ class Variant:
     `same_algorithm` names the variant whose algorithm this one runs on other units of the GPU: the
     kernel ladder shows it, pages that compare algorithms leave it out, "auto" takes it.
     `tile_multiple` divides its tile sizes; `default_tiling(head_dim, itemsize, limit_bytes)` is
-    what a tiling of None stands for. `tensor_cores`: they multiply, and their peak is the ceiling.
-    `backward` gives the gradients, for those that have a backward
-    pass of their own.
+    what a tiling of None stands for, `suited_tiling(problem, tiling)` what becomes of it under a
+    problem's options. `tensor_cores`: they multiply, and their peak is the ceiling. `min_arch`,
+    `max_arch`: the GPUs it is written for. `whole_rows`: it takes rows that start at multiples of
+    16 bytes alone; `packs`: it takes packed sequences.
+    `switches` names the steps that its plan can be asked to do without.
+    `backward` gives the gradients, for those that have a backward pass of their own.
     """
 
     name: str
@@ -127,6 +151,9 @@ class Variant:
     workspace_bytes: Callable[[AttentionProblem], int]
     dtypes: tuple[str, ...] = tuple(ITEMSIZE)
     min_arch: int = 75
+    max_arch: int | None = None
+    whole_rows: bool = False
+    packs: bool = True
     control_for: str | None = None
     tiled: bool = True
     block_sparse: bool = False
@@ -139,11 +166,33 @@ class Variant:
     prepare: Callable[..., Recipe | None] | None = None
     tile_multiple: int = 1
     tensor_cores: bool = False
+    switches: tuple[str, ...] = ()
     default_tiling: Callable[[int, int, int], Tiling] = default_tiling
+    suited_tiling: Callable[[AttentionProblem, Tiling], Tiling] = lambda problem, tiling: tiling
     backward: Backward | None = None
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.summary} ({self.source}; kernel {self.kernel})>"
+
+    def runs_on(self, arch: int) -> bool:
+        """True if its kernel is written for GPUs of this compute capability, 90 for sm_90."""
+        return self.min_arch <= arch <= (arch if self.max_arch is None else self.max_arch)
+
+    def takes(self, problem: AttentionProblem) -> bool:
+        """True if its kernel is written for the dtype, head_dim and kinds of mask and sequences."""
+        rows_fit = problem.head_dim * problem.itemsize % 16 == 0 or not self.whole_rows
+        packs = problem.packed is None or self.packs
+        skips = problem.block_mask is None or self.block_sparse
+        return problem.dtype in self.dtypes and rows_fit and packs and skips
+
+    def tiling_for(self, problem: AttentionProblem, limit_bytes: int) -> Tiling:
+        """The default tiling for a GPU that gives a block `limit_bytes`, clipped to the lengths."""
+        tiling = self.default_tiling(problem.head_dim, problem.itemsize, limit_bytes)
+        return self.clipped(problem, self.suited_tiling(problem, tiling))
+
+    def clipped(self, problem: AttentionProblem, tiling: Tiling) -> Tiling:
+        """Tiles no longer than the sequences, in sizes that the kernel takes."""
+        return tiling.clipped(problem.seqlen_q, problem.seqlen_k, max(16, self.tile_multiple))
 
     def nearest_tiling(self, problem: AttentionProblem, tiling: Tiling) -> Tiling:
         """`tiling` itself where the kernel can have it, else the nearest that it can.

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from fa_kernels.cuda import plan as plans
-from fa_kernels.cuda import plan_backward, plan_mma, plan_mma_backward, run_backward
+from fa_kernels.cuda import (
+    plan_backward,
+    plan_mma,
+    plan_mma_backward,
+    plan_wgmma,
+    plan_wgmma_backward,
+    run_backward,
+    run_wgmma,
+    run_wgmma_backward,
+)
 from fa_kernels.cuda import run as runs
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference import backward_flash, backward_standard, flash
@@ -59,6 +70,13 @@ def _two_numbers_a_row(problem: AttentionProblem) -> int:
 
 def _partial_dq_and_delta(problem: AttentionProblem) -> int:
     return _partial_dq(problem) + problem.lse_bytes
+
+
+def _padded_dq_and_delta(problem: AttentionProblem) -> int:
+    # Whole tiles of dq's sums, with the columns that pad head_dim.
+    tiling = plan_wgmma_backward.default_wgmma_backward_tiling(problem.head_dim, problem.itemsize)
+    shape = plan_wgmma_backward.dq_sum_shape(problem, tiling)
+    return 4 * math.prod(shape) + problem.lse_bytes
 
 
 def _visits(problem: AttentionProblem, tiling: Tiling) -> int:
@@ -227,6 +245,7 @@ VARIANTS: dict[str, Variant] = {
             same_algorithm="flash_q_outer",
             tile_multiple=16,
             tensor_cores=True,
+            switches=plan_mma.SWITCHES,
             default_tiling=plan_mma.default_mma_tiling,
             backward=Backward(
                 kernel="05_flash_mma_backward",
@@ -243,8 +262,54 @@ VARIANTS: dict[str, Variant] = {
                 prepare=run_backward.prepare_flash_mma_backward,
             ),
         ),
+        Variant(
+            name="flash_wgmma",
+            kernel="06_flash_wgmma",
+            label="flash, warpgroups",
+            summary="the same on Hopper's warpgroups: one copies by TMA, the others multiply",
+            source="FlashAttention-3, Algorithm 2",
+            reference=flash.flash_q_outer_boxes,
+            run=run_wgmma.run_flash_wgmma,
+            prepare=run_wgmma.prepare_flash_wgmma,
+            plan=plan_wgmma.plan_flash_wgmma,
+            paper=model.paper_flash_q_outer,
+            launched=model.launched_flash_wgmma,
+            workspace_bytes=_nothing,
+            dtypes=("float16", "bfloat16"),
+            min_arch=90,
+            max_arch=90,
+            whole_rows=True,
+            packs=False,
+            block_sparse=True,
+            keeps_scores_on_chip=True,
+            law="N² d / B_r",
+            same_algorithm="flash_q_outer",
+            tile_multiple=plan_wgmma.GROUP_ROWS,
+            tensor_cores=True,
+            switches=plan_wgmma.SWITCHES,
+            default_tiling=plan_wgmma.default_wgmma_tiling,
+            suited_tiling=plan_wgmma.suited_wgmma_tiling,
+            backward=Backward(
+                kernel="06_flash_wgmma_backward",
+                summary="the same on warpgroups, Q and dO by TMA, dS alone through shared memory",
+                source="FlashAttention-3, section 3",
+                reference=backward_flash.flash_q_outer_boxes_backward,
+                run=run_wgmma_backward.run_flash_wgmma_backward,
+                plan=plan_wgmma_backward.plan_flash_wgmma_backward,
+                paper=backward.paper_flash_q_outer_backward,
+                launched=backward.launched_flash_wgmma_backward,
+                workspace_bytes=_padded_dq_and_delta,
+                saved=("out", "lse"),
+                default_tiling=plan_wgmma_backward.default_wgmma_backward_tiling,
+                prepare=run_wgmma_backward.prepare_flash_wgmma_backward,
+                fixes_dq=False,
+                own_tiles_alone=True,
+            ),
+        ),
     )
 }
+#: Those on tensor cores, in rung order: what is measured beside other people's kernels.
+FAST: tuple[str, ...] = tuple(name for name, one in VARIANTS.items() if one.tensor_cores)
 #: The rungs: without those that only isolate one difference.
 RUNGS: dict[str, Variant] = {
     name: variant for name, variant in VARIANTS.items() if variant.control_for is None
@@ -259,6 +324,11 @@ def with_backward(variant: Variant) -> Variant | None:
     """The variant whose gradients are those of `variant`: itself or its partner; None: neither."""
     partner = VARIANTS.get(variant.control_for or variant.same_algorithm or "")
     return next((v for v in (variant, partner) if v is not None and v.backward is not None), None)
+
+
+def fast_variants(arch: int) -> tuple[str, ...]:
+    """Those of `FAST` that run on a GPU of this compute capability (90), the fastest last."""
+    return tuple(name for name in FAST if VARIANTS[name].runs_on(arch))
 
 
 def find_variant(name: str) -> Variant:

@@ -16,12 +16,12 @@ import fa_kernels as fa
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.call import Call, checked_call
 from fa_kernels.cuda.arrays import io_dtype
-from fa_kernels.cuda.launch import available
+from fa_kernels.cuda.launch import available, gpu_arch
 from fa_kernels.extras import Extras
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.check_backward import NAMES, BackwardTruth
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.variants import with_backward
 from tests.chain_rule import plain_gradients
 from tests.reference.problems import Arrays, plain_attention
@@ -100,6 +100,8 @@ def run(case: Case, variant: str, backend: str, *, deterministic: bool = False) 
     """
     if backend == "cuda" and fa.VARIANTS[variant].control_for is not None:
         pytest.skip("its partner runs the same kernel")
+    if backend == "cuda" and not on_this_gpu(case, variant, deterministic):
+        pytest.skip("not written for this GPU, or for this call, which it refuses")
     options = {**case.options, "tiling": case.tiling, "backend": backend}
     own = {**options, "tiling": tiling_of(case, variant)}
     out, lse = fa.attention(*case.inputs, variant=variant, return_lse=True, **own)
@@ -115,6 +117,19 @@ def run(case: Case, variant: str, backend: str, *, deterministic: bool = False) 
     return Result(out, lse, gradients)
 
 
+def on_this_gpu(case: Case, variant: str, deterministic: bool) -> bool:
+    """False where the variant's kernel refuses the GPU, or the call and its gradients."""
+    known, tiling = fa.VARIANTS[variant], case.tiling
+    problem = checked_call(*case.inputs, variant, tiling, "numpy", **case.options).problem
+    if not (known.runs_on(gpu_arch()) and known.takes(problem)):
+        return False
+    backward = known.backward if case.d_out is not None else None
+    if backward is None:
+        return True
+    able = backward.fixes_dq or not deterministic
+    return able and backward.takes(problem, HOPPER_SMEM_PER_BLOCK)
+
+
 def backward_of(variant: str) -> str:
     """The variant itself, or the one that rounds S like naive: lse says which S it is of."""
     return variant if with_backward(fa.VARIANTS[variant]) is not None else "standard_tiled"
@@ -125,7 +140,9 @@ def tiling_of(case: Case, variant: str) -> Tiling | None:
     if case.tiling is None:
         return None
     problem = checked_call(*case.inputs, variant, case.tiling, "numpy", **case.options).problem
-    return fa.VARIANTS[variant].nearest_tiling(problem, case.tiling)
+    # The NumPy execution takes what a kernel refuses, with any tiles.
+    able = fa.VARIANTS[variant].takes(problem)
+    return fa.VARIANTS[variant].nearest_tiling(problem, case.tiling) if able else case.tiling
 
 
 def backward_tiling_of(case: Case, variant: str) -> Tiling | None:

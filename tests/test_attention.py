@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Call, type[Exception], str]] = {
             q, k, v, variant="standard_tiled", block_mask=random_mask(17, 23, 16, 16)
         ),
         NotImplementedError,
-        r"'standard_tiled' does not take a block_mask: .*'flash_q_outer', 'flash_mma'\.",
+        r"'standard_tiled' does not take a block_mask: .*'flash_q_outer', .*'flash_wgmma'\.",
     ),
     "mixed dtypes": (
         lambda: attention(q, k.astype("f2"), v), ValueError,
@@ -493,8 +493,18 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Tiling]]:
     monkeypatch.setattr(calls, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 99 * KIB)
     monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: None)
-    monkeypatch.setattr(calls, "refuse_old_gpu", lambda kernel, min_arch: None)
+    monkeypatch.setattr(calls, "refuse_old_gpu", refuse_old_gpu(80))
     return launches
+
+
+def refuse_old_gpu(arch: int) -> Callable[[str, int], None]:
+    """`launch.refuse_old_gpu` on a GPU of that compute capability."""
+
+    def refuse(kernel: str, min_arch: int) -> None:
+        if arch < min_arch:
+            raise NotImplementedError(f"{kernel} needs sm_{min_arch}")
+
+    return refuse
 
 
 def test_tiles_and_memory_are_refused_before_anything_is_copied(
@@ -577,11 +587,7 @@ def test_auto_takes_tensor_cores_where_dtype_tiles_and_gpu_allow_it(
             attention(*long, backend="cuda", variant=mma.name, tiling=much)
         assert chosen(long, much) == (plain.run, much)
 
-    def old(kernel: str, min_arch: int) -> None:
-        if min_arch > 75:
-            raise NotImplementedError(f"{kernel} needs sm_{min_arch}")
-
-    monkeypatch.setattr(calls, "refuse_old_gpu", old)
+    monkeypatch.setattr(calls, "refuse_old_gpu", refuse_old_gpu(75))
     assert chosen(long)[0] is plain.run
     with pytest.raises(NotImplementedError, match="05_flash_mma needs sm_80"):
         attention(*long, backend="cuda", variant="flash_mma")

@@ -16,8 +16,9 @@ import fa_kernels as fa
 from fa_kernels.attention import checked_call
 from fa_kernels.cuda import mask_arrays
 from fa_kernels.cuda.arrays import io_dtype
-from fa_kernels.cuda.launch import available
+from fa_kernels.cuda.launch import available, gpu_arch
 from fa_kernels.cuda.run import RowTrace
+from fa_kernels.measure.cases import LAYOUTS, MAPPED_LAYOUTS, Case, make_inputs
 from fa_kernels.measure.check import EPS, Truth
 from fa_kernels.variants import ALGORITHMS
 
@@ -30,8 +31,10 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_WIDGETS = importlib.util.find_spec("anywidget") is not None
 
 
-#: Every variant by name with every dtype that it takes; those that take a block mask; with a trace.
-EACH = [(name, dtype) for name, v in fa.VARIANTS.items() for dtype in v.dtypes]
+#: Variants that this GPU runs, by name; with every dtype that they take; those that take a block
+#: mask; with a trace.
+HERE = {name: v for name, v in fa.VARIANTS.items() if not available() or v.runs_on(gpu_arch())}
+EACH = [(name, dtype) for name, v in HERE.items() for dtype in v.dtypes]
 SPARSE = [(name, dtype) for name, dtype in EACH if fa.VARIANTS[name].block_sparse]
 TRACED = [(name, dtype) for name, dtype in EACH if fa.VARIANTS[name].traced]
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
@@ -155,7 +158,8 @@ def test_block_masks_on_torch_tensors(variant: str, dtype: str, name: str) -> No
     check(arrays, from_torch(out), lse.cpu().numpy(), variant, **options)
 
 
-@pytest.mark.parametrize("variant", ["flash_mma", "flash_q_outer"])
+@pytest.mark.parametrize("variant", [n for n in ("flash_wgmma", "flash_mma", "flash_q_outer")
+                                     if n in HERE])  # fmt: skip
 def test_a_block_mask_in_a_cupy_graph(variant: str) -> None:
     """After a call on another stream; without one it is refused, and the capture stays usable."""
     import cupy
@@ -255,7 +259,7 @@ def test_a_block_mask_leaves_fewer_bytes_to_move() -> None:
     problem = fa.AttentionProblem(2, 3, 512, 512, 64, "float16")
     mask = fa.BlockMask.pattern("local", 512, 512, 64, 64, 0.25)
     arrays = [cupy.asarray(a) for a in inputs(seqlen=512)]
-    for variant in (v for v in fa.VARIANTS.values() if v.block_sparse):
+    for variant in (v for v in HERE.values() if v.block_sparse):
         for masked in (problem, replace(problem, block_mask=mask)):
             counted = variant.run(*arrays, masked, fa.Tiling(64, 64), count_traffic=True)[2]
             assert counted is not None
@@ -311,7 +315,7 @@ def test_tracing_does_not_change_the_output() -> None:
 # -- views and streams ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", fa.VARIANTS)  # all of them take fp16
+@pytest.mark.parametrize("variant", HERE)  # all of them take fp16
 def test_cupy_views_cost_no_copy(variant: str) -> None:
     import cupy
 
@@ -328,9 +332,54 @@ def test_a_last_axis_that_is_not_contiguous_is_copied_and_reported() -> None:
 
     arrays = inputs()
     wide = [cupy.asarray(np.repeat(a, 2, axis=-1))[..., ::2] for a in arrays]
-    with pytest.warns(UserWarning, match="not contiguous"):
+    with pytest.warns(UserWarning, match="so it was copied once"):
         out, lse = fa.attention(*wide, return_lse=True)
     check(arrays, out.get(), lse.get())
+
+
+needs_warpgroups = pytest.mark.skipif("flash_wgmma" not in HERE, reason="needs sm_90")
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in MAPPED_LAYOUTS])
+def test_what_tma_cannot_read_is_copied_and_right(layout: str) -> None:
+    """`verify` leaves these layouts out, since there nothing may be copied."""
+    import cupy
+
+    problem = fa.AttentionProblem(2, 3, 113, 203, 64, "float16", "bottom_right")
+    on_gpu = make_inputs(Case(problem, fa.Tiling(128, 64), layout), 5, cupy)
+    arrays = [x.get() for x in on_gpu]
+    with pytest.warns(UserWarning, match="TMA reads rows .* so it was copied once"):
+        out, lse = fa.attention(*on_gpu, variant="flash_wgmma", causal=True, return_lse=True)
+    check(arrays, out.get(), lse.get(), "flash_wgmma", causal=True)
+
+
+@needs_warpgroups
+def test_captured_calls_hand_out_their_work_apart() -> None:
+    """Graphs that run beside each other and beside their stream: every item once, in each."""
+    import cupy
+
+    # More items than a GPU has SMs, so that blocks ask for the next one.
+    inputs_of = [[cupy.asarray(a) for a in inputs(seqlen=3000)] for _ in range(2)]
+    options: dict[str, Any] = {"variant": "flash_wgmma", "tiling": fa.Tiling(64, 64)}
+    want = [fa.attention(*x, **options) for x in inputs_of]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    graphs, outs = [], []
+    for stream, x in zip(streams, inputs_of, strict=True):
+        with stream:
+            fa.attention(*x, **options)  # a capture allocates nothing that is not in the pool
+            stream.synchronize()
+            stream.begin_capture()
+            outs.append(fa.attention(*x, **options))
+            graphs.append(stream.end_capture())
+    for _ in range(20):
+        for stream, graph, x in zip(streams, graphs, inputs_of, strict=True):
+            with stream:
+                graph.launch(stream)
+                outs.append(fa.attention(*x, **options))
+    cupy.cuda.Device().synchronize()
+    for number, out in enumerate(outs):
+        assert bool((out == want[number % 2]).all()), number
 
 
 @needs_torch

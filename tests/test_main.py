@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,14 +151,16 @@ def test_verify_writes_the_record_and_fails_with_the_kernels(
         seen.update(command=command, root=root, written=tallies)
         return root / "sm_90.json"
 
+    monkeypatch.setattr(verified_run, "is_for_this_gpu", lambda kernel: True)
     monkeypatch.setattr(verified_run, "verify", fake_verify)
     monkeypatch.setattr(verified_run, "write_verified", fake_write)
-    monkeypatch.setattr(sys, "argv", ["x", "verify", "flash_q_outer"])
+    monkeypatch.setattr(sys, "argv", ["x", "verify", "flash_q_outer", "--out", str(tmp_path)])
     arguments = ["verify", "flash_q_outer", "--out", str(tmp_path), "--minutes", "2", "--jobs", "3"]
     assert cli.main(arguments) == status
     assert seen["kernels"] == ["04_flash_q_outer", "04_flash_q_outer_backward"]
     assert seen["options"] == {"jobs": 3, "seconds": 120.0, "verbose": False}
-    assert seen["command"] == "python -m fa_kernels verify flash_q_outer"
+    # Without the path of somebody's machine.
+    assert seen["command"] == f"python -m fa_kernels verify flash_q_outer --out {tmp_path.name}"
     assert seen["root"] == tmp_path
 
 
@@ -165,9 +168,32 @@ def test_verify_writes_the_record_and_fails_with_the_kernels(
 def test_verify_says_what_a_time_limit_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(verified_run, "is_for_this_gpu", lambda kernel: True)
     monkeypatch.setattr(verified_run, "verify", lambda *args, **options: iter(()))
     assert cli.main(["verify", "flash_q_outer", "--minutes", "0.1", "--jobs", "1"]) == 1
     assert "2 kernels are left: go on with `verify --unverified`." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("gpu")
+def test_verify_leaves_out_what_is_for_another_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An A100 has no warpgroups: it records the others, and says which it could not."""
+    gpu = SimpleNamespace(Device=lambda *_: SimpleNamespace(id=0, compute_capability="80"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=gpu))
+    assert verified_run.is_for_this_gpu("05_flash_mma_backward")
+    seen: list[str] = []
+
+    def fake_verify(kernels: list[str], **options: Any) -> Iterator[tuple[str, Tally]]:
+        seen.extend(kernels)
+        return ((kernel, Tally()) for kernel in kernels)
+
+    monkeypatch.setattr(verified_run, "verify", fake_verify)
+    monkeypatch.setattr(verified_run, "write_verified", lambda *args: Path("sm_80.json"))
+    assert cli.main(["verify", "flash_q_outer", "flash_wgmma", "--jobs", "1"]) == 0
+    assert seen == ["04_flash_q_outer", "04_flash_q_outer_backward"]
+    said = capsys.readouterr().out
+    assert "left out: 06_flash_wgmma is written in instructions of sm_90a alone" in said
 
 
 @pytest.mark.usefixtures("gpu")

@@ -13,6 +13,8 @@ from fa_kernels.cuda.plan import PLANS
 from fa_kernels.cuda.plan_backward import BACKWARD_PLANS
 from fa_kernels.cuda.plan_mma import MMA_PLANS
 from fa_kernels.cuda.plan_mma_backward import MMA_BACKWARD_PLANS
+from fa_kernels.cuda.plan_wgmma import WGMMA_PLANS
+from fa_kernels.cuda.plan_wgmma_backward import WGMMA_BACKWARD_PLANS
 from fa_kernels.measure.check import Truth
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.reference.standard import attention_float64
@@ -35,6 +37,7 @@ from tests.reference.problems import (
     random_inputs,
     random_mask,
 )
+from tests.taken import taken
 
 pytestmark = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
@@ -243,6 +246,7 @@ def test_memory_is_what_the_sizes_say(variant: Variant) -> None:
             "flash_q_outer_one_block": 0,
             "flash_q_outer": 0,
             "flash_mma": 0,
+            "flash_wgmma": 0,
         }[variant.name]
     )
     assert memory.total_bytes == memory.input_bytes + memory.extra_bytes
@@ -259,7 +263,7 @@ def test_the_registry_fits_together(variant: Variant) -> None:
     assert (ALGORITHMS.get(variant.name) is variant) == once
     problem = AttentionProblem(1, 1, 64, 64, 64, wide(variant))
     assert variant.plan(problem, Tiling(64, 64)).kernel == variant.kernel
-    plans = (PLANS | MMA_PLANS)[variant.kernel]
+    plans = (PLANS | MMA_PLANS | WGMMA_PLANS)[variant.kernel]
     assert variant.plan in plans
     assert len(plans) == sum(v.kernel == variant.kernel for v in VARIANTS.values())
     first_line = (KERNEL_DIR / f"{variant.kernel}.cu").read_text(encoding="utf-8").split("\n")[0]
@@ -292,11 +296,36 @@ def test_the_same_algorithm_on_other_units_is_its_partners(variant: Variant) -> 
     assert ALGORITHMS[partner.name] is partner and partner.kernel != variant.kernel
     assert variant.control_for is None and set(variant.dtypes) <= set(partner.dtypes)
     for said in ("reference", "paper", "launched", "workspace_bytes", "law", "block_sparse"):
-        assert getattr(variant, said) == getattr(partner, said), said
+        # Boxes of TMA are whole: they load keys that the partner leaves out.
+        own = said in ("reference", "launched") and variant.name == "flash_wgmma"
+        assert (getattr(variant, said) == getattr(partner, said)) != own, said
     if variant.backward is not None:
         assert partner.backward is not None and partner.backward.kernel != variant.backward.kernel
+        # 06 loads whole boxes, sums dq in whole tiles, and comes from another paper.
+        others = {"flash_wgmma": ("reference", "launched", "workspace_bytes", "source")}
         for said in ("reference", "paper", "launched", "workspace_bytes", "saved", "source"):
-            assert getattr(variant.backward, said) == getattr(partner.backward, said), said
+            same = getattr(variant.backward, said) == getattr(partner.backward, said)
+            assert same == (said not in others.get(variant.name, ())), said
+
+
+def test_whole_boxes_give_the_same_to_the_bit(variant: Variant) -> None:
+    """`reference` and `launched` are other functions for what they load, not for what they give."""
+    if variant.name != "flash_wgmma":
+        return
+    partner = VARIANTS["flash_q_outer"]
+    for fields in ({}, {"causal": "bottom_right"}, {"window": (9, 3)}):
+        problem = AttentionProblem(1, 2, 113, 203, 24, "float16", **fields)
+        q, k, v = random_inputs(problem, "float16")
+        ours, theirs = (one.reference(q, k, v, problem, ODD_TILING) for one in (variant, partner))
+        assert [x.tobytes() for x in ours] == [x.tobytes() for x in theirs]
+        more, less = (one.launched(problem, ODD_TILING) for one in (variant, partner))
+        assert more.of("q") == less.of("q") and more.of("out") == less.of("out")
+        assert (more.of("k") > less.of("k")) == bool(fields)
+        assert variant.backward is not None and partner.backward is not None
+        saved = (random_inputs(problem, "float16", seed=1)[0], q, k, v, *ours)
+        both = (variant.backward, partner.backward)
+        gradients = [one.reference(*saved, problem, ODD_TILING) for one in both]
+        assert [x.tobytes() for x in gradients[0]] == [x.tobytes() for x in gradients[1]]
 
 
 @pytest.mark.parametrize("tiles", [(16, 16), (1, 1), (17, 33), (64, 64), (300, 40), (64, 4096)])
@@ -305,6 +334,12 @@ def test_the_nearest_tiling_is_one_that_the_kernel_can_have(
     variant: Variant, head_dim: int, tiles: tuple[int, int]
 ) -> None:
     problem, tiling = AttentionProblem(1, 1, 4096, 4096, head_dim, "float16"), Tiling(*tiles)
+    if not variant.takes(problem):
+        with pytest.raises(
+            NotImplementedError, match=f"d = {head_dim} does not give: .*'flash_mma'"
+        ):
+            variant.nearest_tiling(problem, tiling)
+        return
     found = variant.nearest_tiling(problem, tiling)
     if variant.tile_multiple == 1:
         assert found == tiling
@@ -321,8 +356,8 @@ def test_the_nearest_tiling_is_one_that_the_kernel_can_have(
 
 
 def test_tiles_mean_something_where_the_variant_says_so(variant: Variant) -> None:
-    problem = AttentionProblem(2, 3, 113, 203, 20, "float16")
-    small, large = Tiling(16, 16), Tiling(64, 64)
+    problem = taken(variant, AttentionProblem(2, 3, 113, 203, 20, "float16"))
+    small, large = (variant.nearest_tiling(problem, t) for t in (Tiling(16, 16), Tiling(72, 128)))
     same = variant.launched(problem, small).same_as(variant.launched(problem, large))
     assert same != variant.tiled
     steps = [variant.plan(problem, tiling).steps for tiling in (small, large)]
@@ -331,7 +366,7 @@ def test_tiles_mean_something_where_the_variant_says_so(variant: Variant) -> Non
 
 def test_only_what_takes_a_block_mask_plans_with_one(variant: Variant) -> None:
     mask = random_mask(113, 203, 24, 40)
-    problem = AttentionProblem(2, 3, 113, 203, 20, "float16", block_mask=mask)
+    problem = taken(variant, AttentionProblem(2, 3, 113, 203, 20, "float16", block_mask=mask))
     if variant.block_sparse:
         plan = variant.plan(problem, variant.nearest_tiling(problem, ODD_TILING))
         assert (plan.macros["MASK_BLOCK_M"], plan.macros["MASK_BLOCK_N"]) == (24, 40)
@@ -371,7 +406,8 @@ def test_the_backward_fits_together(variant: Variant) -> None:
     if backward is None:
         pytest.skip("has no backward pass")
     assert backward.kernel == f"{variant.kernel}_backward" and backward.kernel in kernel_names()
-    assert backward.plan in (BACKWARD_PLANS | MMA_BACKWARD_PLANS)[backward.kernel]
+    plans = BACKWARD_PLANS | MMA_BACKWARD_PLANS | WGMMA_BACKWARD_PLANS
+    assert backward.plan in plans[backward.kernel]
     problem = AttentionProblem(1, 2, 64, 64, 64, wide(variant))
     tiling = backward.default_tiling(64, problem.itemsize, 99 * 1024)
     assert backward.plan(problem, tiling).kernel == backward.kernel
@@ -395,7 +431,24 @@ def test_a_backward_reads_more_than_its_forward(variant: Variant) -> None:
         assert model(problem, tiling).total_bytes > forward(problem, tiling).total_bytes
     owned = backward.launched(problem, tiling, deterministic=True)
     atomic = backward.launched(problem, tiling)
+    # 06 refuses a dq that is owned.
     assert owned.same_as(atomic) == (variant.name not in ("flash_q_outer", "flash_mma"))
+
+
+def test_a_dq_that_no_build_repeats_is_refused_where_it_is_asked_for(variant: Variant) -> None:
+    backward = variant.backward
+    if backward is None:
+        pytest.skip("has no backward pass")
+    problem = AttentionProblem(1, 2, 64, 64, 64, wide(variant))
+    tiling = backward.tiling_for(problem, 227 * 1024)
+    builds = backward.dq_builds(problem, tiling)
+    assert builds == (False, True) if True in builds else builds == (False,)
+    if backward.fixes_dq:
+        backward.plan(problem, tiling, deterministic=True)
+        return
+    assert backward.has_loose_dq(problem, tiling) and builds == (False,)
+    with pytest.raises(NotImplementedError, match="not deterministic: use variant='flash_mma'"):
+        backward.plan(problem, tiling, deterministic=True)
 
 
 @pytest.mark.parametrize("bias", [None, "float32"])
@@ -417,6 +470,7 @@ def test_memory_of_the_backward_is_what_the_sizes_say(
         "flash_kv_outer": partial + row_numbers,
         "flash_q_outer": partial + stats + row_numbers,
         "flash_mma": partial + stats + row_numbers,
+        "flash_wgmma": 6 * 128 * 64 * 4 + stats,  # sums of whole tiles of dq; a bias is refused
     }[variant.name]
     assert backward.workspace_bytes(problem) == workspace
     kept = scores if variant.name == "standard_tiled" else problem.q_bytes + problem.lse_bytes

@@ -11,10 +11,11 @@ import numpy as np
 
 from fa_kernels import masks, tile_list
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda import block_lists, mask_arrays, packed_arrays
+from fa_kernels.cuda import mask_arrays
 from fa_kernels.dropout import keep_scale, threshold
 from fa_kernels.extras import Extras
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.reference.standard import scale_in_log2
 from fa_kernels.tiling import Tiling
 
 _STRIDES = np.dtype([("batch", "<i8"), ("head", "<i8"), ("row", "<i8")])
@@ -89,6 +90,11 @@ def band(problem: AttentionProblem) -> np.ndarray:
     ends.append(0 if problem.causal == "bottom_right" else UNBOUNDED_BAND)
     begin = -UNBOUNDED_BAND if left is None else -left
     return np.array([(begin, top_left, min(ends))], dtype=_BAND)
+
+
+def score_scale(problem: AttentionProblem) -> np.float32:
+    """What kernels multiply q.k by: to log2 units, with a bias to natural ones (score.cuh)."""
+    return np.float32(scale_in_log2(problem) if problem.bias_dtype is None else problem.scale)
 
 
 def option_macros(problem: AttentionProblem) -> dict[str, int]:
@@ -182,6 +188,8 @@ def packed_arguments(problem: AttentionProblem) -> tuple[Any, ...]:
     """PACKED_PARAMS of score.cuh; nothing for sequences of one length."""
     if problem.packed is None:
         return ()
+    from fa_kernels.cuda import packed_arrays
+
     return (*packed_arrays.KEPT.bounds(problem.packed), np.int64(problem.packed.total_q))
 
 
@@ -204,8 +212,12 @@ def queued(by_keys: bool = False, longest_first: bool = True) -> Lists:
     """The same with the lists of tile_queue.cuh, as `tile_list.queues` takes its arguments."""
 
     def lists(problem: AttentionProblem, tiling: Tiling) -> tuple[Any, ...]:
+        if problem.block_mask is None:
+            return ()
+        from fa_kernels.cuda import block_lists
+
         # A block makes dk and dv of one tile for all heads of a group: their lists stand alike.
-        alike = problem.block_mask is None or problem.block_mask.lead[1] == 1
+        alike = problem.block_mask.lead[1] == 1
         in_order = longest_first and (not by_keys or problem.group == 1 or alike)
         build = functools.partial(block_lists.build, by_keys=by_keys, longest_first=in_order)
         return _mask_arguments(build, problem, tiling, by_keys, in_order)

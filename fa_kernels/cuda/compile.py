@@ -12,6 +12,8 @@ from typing import Any
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$')
+#: Kernels for one architecture's own instructions, which later ones do not have: "sm_90a".
+_ALONE = re.compile(r"^// Architectures: (sm_\d+a) alone[.;]", re.MULTILINE)
 #: As CuPy adds them to every RawModule, so that what CI compiles is what runs.
 CUPY_OPTIONS = ("-ftz=true", "--std=c++17")
 
@@ -51,15 +53,34 @@ def kernel_hash(name: str) -> str:
     return hashlib.sha256(kernel_source(name).encode()).hexdigest()[:16]
 
 
+@functools.cache
+def own_arch(name: str) -> str | None:
+    """The one architecture a kernel's header names, "sm_90a"; None: it runs on later ones, too."""
+    match = _ALONE.search(kernel_source(name))
+    return match[1] if match else None
+
+
 def macro_options(macros: Mapping[str, int]) -> tuple[str, ...]:
     """`{"BLOCK_M": 64}` as ("-DBLOCK_M=64",): options, not text, so line numbers stay true."""
     return tuple(f"-D{name}={value}" for name, value in macros.items())
+
+
+#: Macros of every build of this process beside those of its plan.
+_ALSO: dict[str, int] = {}
+
+
+def build_with(**macros: int) -> None:
+    """Compile what is loaded from now on with these macros, too: for a tool that watches."""
+    _ALSO.update(macros)
 
 
 @functools.lru_cache(maxsize=512)
 def _module(name: str, options: tuple[str, ...], device_id: int) -> Any:
     import cupy
 
+    if own_arch(name) is not None:
+        # CuPy adds the GPU's own -arch=sm_90 behind: of one number NVRTC keeps the one with the a.
+        options = (*options, f"-arch={own_arch(name)}")
     return cupy.RawModule(code=kernel_source(name), options=options, backend="nvrtc")
 
 
@@ -71,7 +92,7 @@ def load_entry(name: str, macros: Mapping[str, int], entry: str) -> Any:
     """
     import cupy
 
-    module = _module(name, macro_options(macros), cupy.cuda.Device().id)
+    module = _module(name, macro_options({**macros, **_ALSO}), cupy.cuda.Device().id)
     try:
         return module.get_function(entry)
     except cupy.cuda.compiler.CompileException as error:
@@ -113,6 +134,7 @@ def compile_report(
     from cupy_backends.cuda.libs import nvrtc
 
     start = time.perf_counter()
+    arch = own_arch(name) or arch if source is None else arch
     options = (*CUPY_OPTIONS, f"-arch={arch}", "--ptxas-options=-v", *macro_options(macros))
     program = nvrtc.createProgram(
         kernel_source(name) if source is None else source, f"{name}.cu", (), ()

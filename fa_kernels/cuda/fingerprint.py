@@ -21,6 +21,12 @@ from fa_kernels.cuda.plan_mma_backward import (
     default_mma_backward_tiling,
     plan_flash_mma_backward,
 )
+from fa_kernels.cuda.plan_wgmma import WGMMA_PLANS, default_wgmma_tiling, plan_flash_wgmma
+from fa_kernels.cuda.plan_wgmma_backward import (
+    WGMMA_BACKWARD_PLANS,
+    default_wgmma_backward_tiling,
+    plan_flash_wgmma_backward,
+)
 from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES
 from fa_kernels.decode_problem import DecodeProblem
 from fa_kernels.packed import Packed
@@ -30,13 +36,20 @@ from fa_kernels.units import KIB
 
 _SIZES = (4096, 4096)
 _PLANS: dict[str, tuple[Callable[..., LaunchPlan], ...]] = {
-    **(PLANS | MMA_PLANS | BACKWARD_PLANS | MMA_BACKWARD_PLANS),
+    **(PLANS | MMA_PLANS | WGMMA_PLANS | BACKWARD_PLANS | MMA_BACKWARD_PLANS),
+    **WGMMA_BACKWARD_PLANS,
     DECODE_KERNEL: (plan_decode,),
 }
 #: Default tiles by plan, where they are others than the CUDA-core rungs have.
 _DEFAULTS: dict[Any, Callable[..., Tiling]] = {
     plan_flash_mma: default_mma_tiling,
     plan_flash_mma_backward: default_mma_backward_tiling,
+    plan_flash_wgmma: default_wgmma_tiling,
+    plan_flash_wgmma_backward: default_wgmma_backward_tiling,
+}
+#: At d = 64, of what takes no others.
+_FIXED_TILES: dict[Any, Tiling] = {
+    plan_flash_wgmma_backward: default_wgmma_backward_tiling(64, 2),
 }
 #: Shared memory of a block on the GPUs with tensor cores for 05: sm_86 and 89, sm_80, sm_90. An SM
 #: has 1 KiB more.
@@ -104,25 +117,29 @@ def _launches(plan: Callable[..., LaunchPlan]) -> Iterator[LaunchPlan]:
             # A backward pass refuses the largest of the forward's tiles, tensor cores refuse fp32.
             with contextlib.suppress(ValueError, NotImplementedError):
                 yield plan(AttentionProblem(1, nheads, *_SIZES, head_dim, dtype), tiling)
-    tiling = Tiling(64, 64)
+    tiling = _FIXED_TILES.get(plan, Tiling(64, 64))
     base: dict[str, Any] = {"batch": 1, "nheads": 8, "head_dim": 64, "dtype": "float16"}
     base |= {"seqlen_q": _SIZES[0], "seqlen_k": _SIZES[1]}
+    # 01 and 02 take no block mask, 06 neither packed sequences nor rows that are not aligned.
+    not_taken = contextlib.suppress(NotImplementedError)
     for fields in _OPTIONS:
-        try:
+        with not_taken:
             yield plan(AttentionProblem(**base | fields), tiling)
-        except NotImplementedError:  # 01 and 02 take no block mask
-            continue
     dense = AttentionProblem(**base)
-    yield plan(dense, tiling, aligned=False)
+    with not_taken:
+        yield plan(dense, tiling, aligned=False)
     yield plan(dense, tiling, count_traffic=True)
     if plan in _DEFAULTS:  # of the default tiles the grid above holds none
         for head_dim in MMA_HEAD_DIMS:
             sizes = AttentionProblem(1, 8, *_SIZES, head_dim, "float16")
             for limit in _SMEM_PER_BLOCK:
-                yield plan(sizes, _DEFAULTS[plan](head_dim, 2, limit))
+                with not_taken:  # of 06's backward the largest head_dims
+                    yield plan(sizes, _DEFAULTS[plan](head_dim, 2, limit))
             largest = _DEFAULTS[plan](head_dim, 2, HOPPER_SMEM_PER_BLOCK)
             for fields in _OPTIONS:
-                yield plan(replace(sizes, **fields), largest)
+                with not_taken:
+                    yield plan(replace(sizes, **fields), largest)
     for option in ("trace", "deterministic"):
         if option in inspect.signature(plan).parameters:
-            yield plan(dense, tiling, **{option: True})
+            with not_taken:
+                yield plan(dense, tiling, **{option: True})

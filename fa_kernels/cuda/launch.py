@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fa_kernels.cuda.compile import load_entry
+from fa_kernels.cuda.compile import load_entry, own_arch
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling, refuse_smem
@@ -54,11 +54,23 @@ def smem_per_sm_bytes() -> int:
     return _attribute(cupy.cuda.Device().id, "MaxSharedMemoryPerMultiprocessor")
 
 
-def has_clusters() -> bool:
-    """Whether blocks of the current GPU may form clusters, to read each other's shared memory."""
+def gpu_arch() -> int:
+    """Compute capability of the current GPU, 90 for sm_90."""
     import cupy
 
-    return _arch(cupy.cuda.Device().id) >= 90
+    return _arch(cupy.cuda.Device().id)
+
+
+def sm_count() -> int:
+    """Streaming multiprocessors of the current GPU."""
+    import cupy
+
+    return _attribute(cupy.cuda.Device().id, "MultiProcessorCount")
+
+
+def has_clusters() -> bool:
+    """Whether blocks of the current GPU may form clusters, to read each other's shared memory."""
+    return gpu_arch() >= 90
 
 
 @functools.cache
@@ -87,10 +99,15 @@ def gpu_name() -> str:
 def load_in_parallel(plans: Iterable[LaunchPlan], threads: int = 32) -> int:
     """Compile what `plans` need, each distinct build once, in threads; how many there were.
 
-    NVRTC releases the GIL while it compiles, so threads are enough.
+    NVRTC releases the GIL while it compiles, so threads are enough. A kernel of another GPU's own
+    instructions is left out: it is refused when its turn comes.
     """
     threads = min(threads, os.cpu_count() or 1)
-    builds = {(plan.kernel, tuple(plan.macros.items())): plan for plan in plans}
+    builds = {
+        (plan.kernel, tuple(plan.macros.items())): plan
+        for plan in plans
+        if _for_this_gpu(plan.kernel)
+    }
     with ThreadPoolExecutor(threads) as pool:
         jobs = [
             pool.submit(load_entry, p.kernel, p.macros, p.steps[0].entry) for p in builds.values()
@@ -98,6 +115,14 @@ def load_in_parallel(plans: Iterable[LaunchPlan], threads: int = 32) -> int:
         for job in jobs:
             job.result()
     return len(builds)
+
+
+def _for_this_gpu(kernel: str) -> bool:
+    """False for a kernel in the own instructions of another architecture."""
+    import cupy
+
+    own = own_arch(kernel)
+    return own is None or own == f"sm_{_arch(cupy.cuda.Device().id)}a"
 
 
 def loaded(plan: LaunchPlan, step: LaunchStep) -> Any:
@@ -158,14 +183,19 @@ def refuse_on_this_gpu(
 
 
 def refuse_old_gpu(kernel: str, min_arch: int) -> None:
-    """Raise if the current GPU is older than what `kernel` is written for.
+    """Raise if the current GPU is older than what `kernel` is written for, or another than that.
 
     Raises:
         NotImplementedError: names both compute capabilities and the remedy.
     """
     import cupy
 
-    arch = int(cupy.cuda.Device().compute_capability)
+    arch, own = int(cupy.cuda.Device().compute_capability), own_arch(kernel)
+    if own is not None and f"sm_{arch}a" != own:
+        raise NotImplementedError(
+            f"{kernel} is written in instructions of {own} alone, this GPU is sm_{arch}: use "
+            "variant='auto' or 'flash_mma'."
+        )
     if arch < min_arch:
         raise NotImplementedError(
             f"{kernel} needs compute capability sm_{min_arch} or later, this GPU is sm_{arch}: "

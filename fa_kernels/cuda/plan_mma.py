@@ -118,11 +118,10 @@ def plan_flash_mma(
     return LaunchPlan("05_flash_mma", macros, (step,), layout, flash_mma_smem)
 
 
-def refuse_other_units(problem: AttentionProblem, tiling: Tiling, kernel: str) -> None:
-    """Raise, with the remedy, if tensor cores do not take this dtype or these tiles.
+def refuse_fp32(problem: AttentionProblem, kernel: str) -> None:
+    """Raise, with the remedy, unless operands have 16 bits, which tensor cores take unrounded.
 
     Raises:
-        ValueError: tiles that are no whole fragments of 16 x 16.
         NotImplementedError: fp32.
     """
     if problem.itemsize != 2:
@@ -130,6 +129,16 @@ def refuse_other_units(problem: AttentionProblem, tiling: Tiling, kernel: str) -
             f"{kernel} takes float16 and bfloat16, got float32: tensor cores would round it to "
             "TF32. Cast q, k and v, or use variant='flash_q_outer', which is exact in fp32."
         )
+
+
+def refuse_other_units(problem: AttentionProblem, tiling: Tiling, kernel: str) -> None:
+    """Raise, with the remedy, if tensor cores do not take this dtype or these tiles.
+
+    Raises:
+        ValueError: tiles that are no whole fragments of 16 x 16.
+        NotImplementedError: fp32.
+    """
+    refuse_fp32(problem, kernel)
     for name, value in (("block_m", tiling.block_m), ("block_n", tiling.block_n)):
         if value % 16:
             raise ValueError(

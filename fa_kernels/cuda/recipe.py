@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +60,12 @@ def lies_by_rows(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return shape[1] > 1 and shape[2] > 1 and 0 < strides[1] < strides[2]
 
 
+def results_like(q: Any) -> Callable[[tuple[int, ...], Any], Unmade]:
+    """Stand-ins of out, which lies by rows where `q` does, and of lse, by shape and dtype."""
+    by_rows = lies_by_rows(q.shape, q.strides)
+    return lambda shape, dtype: Unmade(shape, dtype, by_rows and len(shape) == 4)
+
+
 class Recipe:
     """One launch with everything but its arrays: a kernel, its grid, and its other arguments.
 
@@ -80,26 +86,44 @@ class Recipe:
         self._function = loaded(plan, step).kernel  # keeps its module loaded
         self._launch, self._context, self._cupy = driver.launchKernel, driver.ctxGetCurrent, cupy
         self._shape = (self._function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
-        out, lse = args[6], args[8]
+        # Items of a ctypes array are set several times faster than those of a NumPy array.
+        self._pointers = (ctypes.c_uint64 * _POINTERS)()
+        out, lse = (arg for arg in args if isinstance(arg, Unmade))
         self._by_rows = out.by_rows
         shape = by_rows_shape(out.shape) if out.by_rows else out.shape
         self._out, self._lse = (shape, out.dtype), (lse.shape, np.dtype(np.float32))
-        # Items of a ctypes array are set several times faster than those of a NumPy array.
-        self._pointers = (ctypes.c_uint64 * _POINTERS)()
         # cuLaunchKernel takes an array of addresses of the arguments' values, which must live.
-        self._values = [by_value(value) for value in args[9:]]
-        self._lists = args[9:]  # those of a block mask, which live on the GPU
-        self._seeds = seeds_among(self._values)
-        self._strides = [np.ascontiguousarray(value) for value in args[1:8:2]]
-        first = ctypes.addressof(self._pointers)
-        addresses: list[int] = []
-        for number, strides in enumerate(self._strides):
-            addresses += [first + 8 * number, strides.ctypes.data]
-        addresses += [first + 8 * len(self._strides), *(x.ctypes.data for x in self._values)]
+        addresses = self._lay_out(args)
         self._addresses = (ctypes.c_uint64 * len(addresses))(*addresses)
         self._params = ctypes.addressof(self._addresses)
         # The driver copies the values while it launches, without the interpreter's lock.
         self._lock = threading.Lock()
+
+    def _lay_out(self, args: Sequence[Any]) -> list[int]:
+        """Where the value of each argument lies; those of arrays are written at every call."""
+        self._keep(args[9:])
+        self._strides = [np.ascontiguousarray(value) for value in args[1:8:2]]
+        first = self._pointers_at()
+        addresses: list[int] = []
+        for number, strides in enumerate(self._strides):
+            addresses += [first + 8 * number, strides.ctypes.data]
+        return [*addresses, first + 8 * len(self._strides), *(x.ctypes.data for x in self._values)]
+
+    def _pointers_at(self) -> int:
+        """Where the addresses of arrays lie that are written at every call."""
+        return ctypes.addressof(self._pointers)
+
+    def _keep(self, args: Sequence[Any]) -> None:
+        """Arguments that stay the same, but for the seed among them."""
+        self._values = [by_value(value) for value in args]
+        self._lists = args  # those of a block mask, which live on the GPU
+        self._seeds = seeds_among(self._values)
+
+    def _write(self, inputs: tuple[int, int, int], out: int, lse: int, stream: int) -> None:
+        """The addresses of one call's arrays, and the stream it is launched on."""
+        pointers = self._pointers
+        pointers[0], pointers[1], pointers[2] = inputs
+        pointers[3], pointers[4] = out, lse
 
     def __call__(self, q: Any, k: Any, v: Any, seed: int | None = None) -> tuple[Any, Any]:
         """out like q, contiguous or `by_rows` as q, and lse (batch, nheads, seqlen_q) fp32.
@@ -127,10 +151,8 @@ class Recipe:
             at_out, at_lse = out.data_ptr(), lse.data_ptr()
         if not self._context():  # the first CUDA call of a thread; the driver makes no context
             cupy.cuda.runtime.free(0)
-        pointers = self._pointers
         with self._lock:
-            pointers[0], pointers[1], pointers[2] = at_q, at_k, at_v
-            pointers[3], pointers[4] = at_out, at_lse
+            self._write((at_q, at_k, at_v), at_out, at_lse, stream)
             for place in self._seeds:
                 place[0] = seed
             self._launch(*self._shape, stream, self._params, 0)

@@ -17,6 +17,7 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda.launch import loaded
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
 from fa_kernels.cuda.recipe import PLAIN, Unmade, by_rows_shape, by_value, seeds_among
+from fa_kernels.cuda.tensor_map import Boxed, MapsByAddress
 
 
 class Record:
@@ -71,6 +72,8 @@ class BackwardRecipe:
         self._alive: list[Any] = []  # what the driver is given addresses of
         self._steps: list[tuple[Any, ...]] = []
         self._seeds: list[np.ndarray] = []
+        # Tensor maps: where their addresses stand, the array they are of, and how they are made.
+        self._mapped: list[tuple[Any, int, int, MapsByAddress]] = []
         for recorded in record.steps:
             if isinstance(recorded, Unmade):
                 nbytes = int(np.prod(recorded.shape)) * recorded.itemsize
@@ -78,10 +81,15 @@ class BackwardRecipe:
                 continue
             plan, step, args = recorded
             function = loaded(plan, step).kernel
-            addresses, values = [], []
+            addresses: list[int] = []
+            values: list[np.ndarray] = []
+            boxed: dict[int, tuple[int, MapsByAddress]] = {}
             for arg in args:
-                slot = record.slot(arg)
-                if slot is None:
+                slot = record.slot(arg.array if isinstance(arg, Boxed) else arg)
+                if slot is not None and isinstance(arg, Boxed):
+                    boxed[len(addresses)] = (slot, arg.maps())
+                    addresses.append(0)
+                elif slot is None:
                     # Lists of a block mask stay on the GPU; the arrays of this call must not.
                     self._alive.append(arg)
                     values.append(by_value(arg))
@@ -89,6 +97,7 @@ class BackwardRecipe:
                 else:
                     addresses.append(first + 8 * slot)
             params = (ctypes.c_uint64 * len(addresses))(*addresses)
+            self._mapped += [(params, place, *of) for place, of in boxed.items()]
             self._alive += [*values, params, function]  # the last keeps its module loaded
             self._seeds += seeds_among(values)
             shape = (function.ptr, step.grid, 1, 1, step.threads, 1, 1, step.smem_bytes)
@@ -139,6 +148,8 @@ class BackwardRecipe:
             cupy.cuda.runtime.free(0)
         with self._lock:
             self._pointers[:] = at
+            for params, number, slot, maps in self._mapped:
+                params[number] = maps.at(at[slot])
             for place in self._seeds:
                 place[0] = seed
             for what, then in self._steps:

@@ -14,11 +14,10 @@ from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.arguments import Lists, rows_aligned, usable
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan
-from fa_kernels.cuda.recipe import Recipe, Unmade, lies_by_rows
+from fa_kernels.cuda.recipe import Recipe, results_like
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.masks import SKIPPED, key_begin, key_end, tile_map
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.reference.standard import scale_in_log2
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import ALL_TENSORS, Traffic
 
@@ -41,7 +40,7 @@ class RowTrace:
     records: np.ndarray | None = field(default=None, repr=False)
 
 
-class _Call:
+class Call:
     """One checked call: its plan, its arrays, and the arguments that several kernels share.
 
     `inputs` are q, k, v; `scores` is how many arrays shaped like S the kernels want as workspace;
@@ -108,7 +107,7 @@ def read_counters(totals: Any) -> Traffic | None:
     return Traffic(columns[0], columns[1])
 
 
-def _visits_of(call: _Call, trace: RowTrace) -> int:
+def _visits_of(call: Call, trace: RowTrace) -> int:
     """How many K/V tiles the Q tile of the traced row visits."""
     p, block_m = call.problem, call.tiling.block_m
     q_tile = trace.row // block_m
@@ -122,7 +121,7 @@ def _visits_of(call: _Call, trace: RowTrace) -> int:
     return int((state[lead][q_tile] != SKIPPED).sum())
 
 
-def _trace_arguments(call: _Call, trace: RowTrace | None) -> tuple[Any, ...]:
+def _trace_arguments(call: Call, trace: RowTrace | None) -> tuple[Any, ...]:
     import cupy
 
     if trace is None:
@@ -167,7 +166,7 @@ def run_flash_q_outer(
     """
     plan = plans.plan_flash_q_outer_one_block if one_block_per_head else plans.plan_flash_q_outer
     options: dict[str, Any] = {"count_traffic": count_traffic, "trace": trace is not None}
-    call = _Call(plan, (q, k, v), problem, tiling, extras, **options)
+    call = Call(plan, (q, k, v), problem, tiling, extras, **options)
     return _launch_flash(call, (), arguments.listed(tile_list.by_q), trace)
 
 
@@ -192,7 +191,7 @@ def run_flash_mma(
     Other arguments, results and errors as `run_flash_q_outer`.
     """
     options: dict[str, Any] = {"count_traffic": count_traffic, "without": without}
-    call = _Call(plan_mma.plan_flash_mma, (q, k, v), problem, tiling, extras, **options)
+    call = Call(plan_mma.plan_flash_mma, (q, k, v), problem, tiling, extras, **options)
     return _launch_flash(call, (), arguments.queued(), None, _section(problem))
 
 
@@ -216,7 +215,7 @@ def run_flash_kv_outer(
 
     plan = plans.plan_flash_kv_outer_io if o_io_dtype else plans.plan_flash_kv_outer
     options: dict[str, Any] = {"count_traffic": count_traffic, "trace": trace is not None}
-    call = _Call(plan, (q, k, v), problem, tiling, extras, **options)
+    call = Call(plan, (q, k, v), problem, tiling, extras, **options)
     l_hbm = cupy.empty_like(call.lse)
     in_out = call.plan.macros["O_IO_DTYPE"]
     o_partial = call.lse if in_out else cupy.empty(call.q.shape, np.float32)  # or not looked at
@@ -229,7 +228,7 @@ def run_flash_kv_outer_io(*args: Any, **options: Any) -> CudaResult:
 
 
 def _launch_flash(
-    call: _Call,
+    call: Call,
     workspace: tuple[Any, ...],
     lists: Lists,
     trace: RowTrace | None,
@@ -244,13 +243,12 @@ def _launch_flash(
 
 
 def _flash_arguments(
-    call: _Call, workspace: tuple[Any, ...], lists: Lists, after_scale: tuple[Any, ...]
+    call: Call, workspace: tuple[Any, ...], lists: Lists, after_scale: tuple[Any, ...]
 ) -> list[Any]:
     problem = call.problem
-    # With a bias, scores are in natural units (score.cuh).
-    scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
     args = arguments.with_strides(call.q, call.k, call.v, call.out)
-    args += [call.lse, *workspace, *call.sizes, call.band, np.float32(scale), *after_scale]
+    args += [call.lse, *workspace, *call.sizes, call.band, arguments.score_scale(problem)]
+    args += after_scale
     args += lists(problem, call.tiling)
     return [*args, *call.scores_of, *call.dropout, *call.packed]
 
@@ -270,12 +268,8 @@ def recipe_of(
     ) -> Recipe | None:
         if not all(map(arguments.used_in_place, (q, k, v))):
             return None
-        by_rows = lies_by_rows(q.shape, q.strides)
-
-        def results(shape: tuple[int, ...], dtype: Any) -> Unmade:
-            return Unmade(shape, dtype, by_rows and len(shape) == 4)
-
-        call = _Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=results, **options)
+        results = results_like(q)
+        call = Call(make_plan, (q, k, v), problem, tiling, NO_EXTRAS, results=results, **options)
         return Recipe(call.plan, _flash_arguments(call, (), lists, after_scale(problem)))
 
     return prepare
@@ -349,9 +343,9 @@ def _run_standard(
     tiling: Tiling,
     extras: Extras,
     count_traffic: bool,
-) -> _Call:
+) -> Call:
     """Three launches, S = Q K^T, P = softmax(S), O = P V, with S and P in HBM between them."""
-    call = _Call(plan, inputs, problem, tiling, extras, scores=2, count_traffic=count_traffic)
+    call = Call(plan, inputs, problem, tiling, extras, scores=2, count_traffic=count_traffic)
     naive = call.plan.kernel == "01_standard_naive"
     s, p = call.scores
     scores, softmax, output = call.plan.steps

@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 
 from fa_kernels import tile_list
-from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma, plan_mma_backward
+from fa_kernels.cuda import arguments, plan, plan_backward, plan_mma
 from fa_kernels.cuda.arguments import Lists, listed, queued, rows_aligned, usable, with_strides
 from fa_kernels.cuda.launch import launch, refuse_on_this_gpu
 from fa_kernels.cuda.plan import LaunchPlan, LaunchStep
+from fa_kernels.cuda.plan_mma_backward import plan_flash_mma_backward
+from fa_kernels.cuda.plan_wgmma_backward import plan_flash_wgmma_backward
 from fa_kernels.cuda.recipe import by_rows_shape, lies_by_rows
 from fa_kernels.cuda.recipe_backward import BackwardRecipe, Record
 from fa_kernels.cuda.run import new_counters, read_counters
+from fa_kernels.cuda.tensor_map import Boxed
 from fa_kernels.extras import NO_EXTRAS, Extras
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.reference.standard import scale_in_log2
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import Traffic
 
 CudaGradients = tuple[Any, Any, Any, Traffic | None]
 NAMES = ("d_out", "q", "k", "v", "out", "lse")
 #: Plans of kernels that write dq with strides in every dtype they take: others add dq up in place.
-BY_ROWS = frozenset({plan_mma_backward.plan_flash_mma_backward})
+BY_ROWS = frozenset({plan_flash_mma_backward, plan_flash_wgmma_backward})
 
 
 def _no_section(problem: AttentionProblem) -> tuple[Any, ...]:
@@ -117,6 +119,7 @@ class _Call:
         """The launch whose entry ends in `name`."""
         args = [*args, *self.tail]
         if self.record is None:
+            args = [arg.map() if isinstance(arg, Boxed) else arg for arg in args]
             launch(self.plan, self._step(name), args)
         else:
             self.record.launch(self.plan, self._step(name), args)
@@ -127,11 +130,9 @@ class _Call:
     def tiles(self, lists: Lists, *after: Any) -> list[Any]:
         """What a kernel that rebuilds S takes after its arrays; `after` the lists of its tiles."""
         problem = self.problem
-        # With a bias, scores are in natural units (score.cuh).
-        scale = scale_in_log2(problem) if problem.bias_dtype is None else problem.scale
         found = lists(problem, self.tiling)
         more = after if found else ()
-        return [*self.sizes, self.band, np.float32(scale), *found, *more, *self.extras]
+        return [*self.sizes, self.band, arguments.score_scale(problem), *found, *more, *self.extras]
 
     def row_statistics(self, walks: Walks) -> tuple[Any, Any]:
         """row_m and row_scale: lse itself and nothing, or with a bias what a launch makes of it."""
@@ -148,7 +149,7 @@ class _Call:
         return self.at["dq"], self.at["dk"], self.at["dv"], read_counters(self.totals)
 
 
-def _flash_call(
+def flash_call(
     make_plan: Callable[..., LaunchPlan],
     arrays: tuple[Any, ...],
     problem: AttentionProblem,
@@ -157,6 +158,7 @@ def _flash_call(
     record: Record | None = None,
     **options: bool,
 ) -> _Call:
+    """A checked call of a flash rung on d_out, q, k, v, out and lse."""
     import cupy
 
     inputs = dict(zip(NAMES, arrays, strict=True))
@@ -221,7 +223,7 @@ def run_flash_mma_backward(
     Other arguments, results and errors as `run_flash_q_outer_backward`.
     """
     options = {"deterministic": deterministic, "count_traffic": count_traffic, **choices}
-    make_plan, arrays = plan_mma_backward.plan_flash_mma_backward, (d_out, q, k, v, out, lse)
+    make_plan, arrays = plan_flash_mma_backward, (d_out, q, k, v, out, lse)
     return _by_key_tiles(make_plan, arrays, problem, tiling, extras, options, QUEUED)
 
 
@@ -236,7 +238,7 @@ def _by_key_tiles(
     record: Record | None = None,
 ) -> CudaGradients:
     """delta, the statistics, dk and dv by blocks that own a K/V tile, and dq: 04 and 05."""
-    call = _flash_call(make_plan, arrays, problem, tiling, extras, record, **options)
+    call = flash_call(make_plan, arrays, problem, tiling, extras, record, **options)
     delta, dq = call.statistics(), call.at["dq"]
     sizes = (call.sizes[0], *call.sizes[2:])
     call.launch("delta", [*call.with_strides("d_out", "out"), delta, *sizes])
@@ -276,7 +278,7 @@ def prepare_flash_mma_backward(
         return None
     tensors = tuple(x.view() for x in tensors)  # an array that comes twice has two places
     record, options = Record(tensors), {"deterministic": deterministic}
-    make_plan = plan_mma_backward.plan_flash_mma_backward
+    make_plan = plan_flash_mma_backward
     _by_key_tiles(make_plan, tensors, problem, tiling, NO_EXTRAS, options, QUEUED, record)
     return BackwardRecipe(record)
 
@@ -303,7 +305,7 @@ def run_flash_kv_outer_backward(
 
     make_plan = plan_backward.plan_flash_kv_outer_backward
     arrays = (d_out, q, k, v, out, lse)
-    call = _flash_call(make_plan, arrays, problem, tiling, extras, count_traffic=count_traffic)
+    call = flash_call(make_plan, arrays, problem, tiling, extras, count_traffic=count_traffic)
     dq = call.at["dq"]
     dq_sum = dq if problem.itemsize == 4 else cupy.empty(problem.q_shape, np.float32)
     args = [*call.with_strides("q", "k", "v", "d_out", "out"), *call.row_statistics(LISTED)]

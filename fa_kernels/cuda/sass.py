@@ -56,7 +56,7 @@ _BY_LENGTH = sorted(
 
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.(\w+),")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*)$")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)(.*)$")
 #: HMMA.16816: 16 rows, 8 columns, 16 deep.
 _WARP_SHAPE = re.compile(r"\.168(\d+)")
 _GROUP_SHAPE = re.compile(r"\.(\d+)x(\d+)x(\d+)")
@@ -182,18 +182,26 @@ def _entries(text: str) -> dict[str, list[str]]:
 
 
 def _opcodes(lines: Sequence[str]) -> tuple[list[str], list[tuple[int, int]]]:
-    """An entry point's opcodes without padding, and its jumps as places among them: (to, from)."""
+    """An entry point's opcodes without padding, and its jumps as places among them: (to, from).
+
+    Without those back across the end of the program: behind it stands what the compiler moved out
+    of the way, such as the second try of a wait, which goes back to where it came from.
+    """
     opcodes: list[str] = []
+    ends: list[int] = []
     labels: dict[str, int] = {}
     jumps: list[tuple[int, str]] = []
     for line in lines:
         if match := _LABEL.match(line):
             labels[match[1]] = len(opcodes)
-        elif (match := _INSTRUCTION.match(line)) and match[1] != "NOP":
-            if match[1].startswith("BRA") and (target := _TARGET.search(match[2])):
+        elif (match := _INSTRUCTION.match(line)) and match[2] != "NOP":
+            if match[2].startswith("BRA") and (target := _TARGET.search(match[3])):
                 jumps.append((len(opcodes), target[1]))
-            opcodes.append(match[1])
-    return opcodes, [(labels[t], at) for at, t in jumps if t in labels]
+            if match[2] == "EXIT" and not match[1]:
+                ends.append(len(opcodes))
+            opcodes.append(match[2])
+    known = [(labels[target], at) for at, target in jumps if target in labels]
+    return opcodes, [(to, at) for to, at in known if not any(to < end < at for end in ends)]
 
 
 def _mix(lines: Sequence[str]) -> InstructionMix:

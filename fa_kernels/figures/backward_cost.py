@@ -39,7 +39,7 @@ class Way:
 
     def runs_on(self, problem: AttentionProblem, device: Device) -> bool:
         """False where its kernel takes no such dtype, or no such GPU."""
-        return problem.dtype in self.algorithm.dtypes and device.sm >= self.algorithm.min_arch
+        return problem.dtype in self.algorithm.dtypes and self.algorithm.runs_on(device.sm)
 
     @property
     def metric(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.figures.recorded_peers import PeersRun
@@ -13,7 +13,7 @@ from fa_kernels.figures.recorded_training import RecordedTraining
 from fa_kernels.measure.baselines import BASELINES
 from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import FAST, VARIANTS
 
 #: Whose speed is spoken about, and beside whom: torch's FlashAttention-2, then cuDNN.
 SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
@@ -167,6 +167,7 @@ def _status() -> str:
     said = []
     if taken:
         said.append(f'`variant="auto"` takes {_listed(taken)} for fp16 and bf16 on a GPU.')
+        said += _before_it(waiting)
     for kernel, (call, instead) in calls.items():
         if kernel in waiting:
             said.append(
@@ -175,6 +176,18 @@ def _status() -> str:
                 f"`{instead}`; `make verify` on your GPU changes that."
             )
     return " ".join(said)
+
+
+def _before_it(waiting: Mapping[str, str]) -> Iterator[str]:
+    """Rungs that "auto" takes before `SHOWN` on the one architecture that they are written for."""
+    for variant in map(VARIANTS.__getitem__, FAST[FAST.index(SHOWN) + 1 :]):
+        kernels = [variant.kernel, variant.backward.kernel if variant.backward else ""]
+        ready = [f"`{kernel}`" for kernel in kernels if kernel and kernel not in waiting]
+        if ready:
+            yield (
+                f"On sm_{variant.max_arch or variant.min_arch} it takes {_listed(ready)} first, "
+                "where they take the call."
+            )
 
 
 def _slower(ratios: Mapping[AttentionProblem, float], peer: str) -> str:

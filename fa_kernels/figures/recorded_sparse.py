@@ -47,7 +47,7 @@ class SparseCurves:
     """What was timed at one pass, N and d; every mapping is from density to a timed call.
 
     `dense`, `cudnn`: without a mask. `others`: masks of other shapes, ours and FlexAttention's.
-    `lists`: place ("host", "device") -> density -> microseconds.
+    `lists`: place ("host", "device") -> density -> microseconds. `series`: which variant of ours.
     """
 
     ours: dict[float, Timed]
@@ -56,6 +56,7 @@ class SparseCurves:
     cudnn: Timed | None
     others: tuple[tuple[Timed, Timed | None], ...]
     lists: dict[str, dict[float, float]]
+    series: str = OURS[0]
 
     def ideal_ms(self, density: float) -> float | None:
         """The dense time of the same kernel, times the density."""
@@ -108,9 +109,11 @@ class RecordedSparse:
         here = [Timed(row) for row in self._timed if _is_at(row, at)]
         usual = [t for t in here if t.mask_words == PATTERN]
         bare = {t.row.series: t for t in here if not t.row.block_mask and not t.mask_words}
+        known = {t.row.series for t in here}
+        ours = next((name for name in OURS if name in known), OURS[0])
         return SparseCurves(
-            _by_density(usual, OURS), _by_density(usual, FLEX), bare.get(OURS), bare.get(CUDNN),
-            _others(here), self._lists_at(at),
+            _by_density(usual, ours), _by_density(usual, FLEX), bare.get(ours), bare.get(CUDNN),
+            _others(here, ours), self._lists_at(at), ours,
         )  # fmt: skip
 
     def _lists_at(self, at: dict[str, Any]) -> dict[str, dict[float, float]]:
@@ -135,7 +138,7 @@ def _by_density(timed: list[Timed], series: str) -> dict[float, Timed]:
     return found
 
 
-def _others(here: list[Timed]) -> tuple[tuple[Timed, Timed | None], ...]:
+def _others(here: list[Timed], ours: str) -> tuple[tuple[Timed, Timed | None], ...]:
     masked = [t for t in here if t.row.block_mask and t.mask_words != PATTERN]
     theirs = {t.mask_words: t for t in masked if t.row.series == FLEX}
-    return tuple((t, theirs.get(t.mask_words)) for t in masked if t.row.series == OURS)
+    return tuple((t, theirs.get(t.mask_words)) for t in masked if t.row.series == ours)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fa_kernels.figures import theme
 from fa_kernels.figures.recorded_sparse import CUDNN, FLEX, SparseCurves, Timed
-from fa_kernels.measure.sparse_run import DENSITIES, OURS
+from fa_kernels.measure.sparse_run import DENSITIES
 from fa_kernels.units import duration, significant
 
 _HEIGHT = 450
@@ -75,18 +75,18 @@ def _lines(one: Shown, x: str, y: str, text: Mapping[str, Any]) -> list[dict[str
         return found
     found.append(_flat(text["floors"][one.pass_], one.floor_ms, theme.MUTED, "dot", axes))
     ideal = [(density, density * curves.dense.ms) for density in DENSITIES]
-    found.append(_plain(text["ideal"], ideal, theme.style_of(OURS).colour, "dot", axes))
+    found.append(_plain(text["ideal"], ideal, theme.style_of(curves.series).colour, "dot", axes))
     if curves.cudnn is not None:
         style = theme.style_of(CUDNN)
         found.append(_flat(text["cudnn"], curves.cudnn.ms, style.colour, style.dash, axes))
-    for series, timed in ((FLEX, curves.flex), (OURS, curves.ours)):
+    for series, timed in ((FLEX, curves.flex), (curves.series, curves.ours)):
         if timed:
             found.append(_curve(series, timed, axes))
     return found
 
 
 def _curve(series: str, timed: Mapping[float, Timed], axes: Mapping[str, str]) -> dict[str, Any]:
-    style, ours = theme.style_of(series), series == OURS
+    style, ours = theme.style_of(series), series != FLEX
     return {
         "type": "scatter", "mode": "lines+markers", "name": style.label, **axes,
         "x": [math.log2(density) for density in timed],
@@ -132,7 +132,7 @@ def _head(
     """Title with the source, and two lines of legend in the colours of words."""
     source = text["recorded"].format(run_id=run_id) if lines else text["not_recorded"]
     drawn = {line["name"] for line in lines}
-    ours, flex, cudnn = (theme.style_of(name) for name in (OURS, FLEX, CUDNN))
+    ours, flex, cudnn = (theme.style_of(name) for name in (one.curves.series, FLEX, CUDNN))
     floor = text["floors"][one.pass_]
     words = [
         (ours.label, ours.text_colour, ours.named), (flex.label, flex.text_colour, flex.named),

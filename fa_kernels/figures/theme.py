@@ -100,7 +100,8 @@ class _Look:
 
 
 #: First word of a variant's name -> looks: the algorithms' from the last one back, then those of
-#: the controls, then those of the same algorithms on other units. "dot" is left out: it is the dash
+#: the controls, then, from the first one on, those of the same algorithms on other units: a new
+#: rung changes the look of none before it. "dot" is left out: it is the dash
 #: of model bounds. "x" is left out: it marks what does not fit.
 _FAMILIES = {
     "standard": (
@@ -113,6 +114,7 @@ _FAMILIES = {
         _Look("#5E9B34", "#8CCB5E", "#47791F", "#96D36A", "dashdot", "hexagon"),
         _Look("#2F8F9D", "#5CC3D1", "#1F7582", "#6ACBD8", "dash", "star-square"),
         _Look("#8A9A1A", "#B9CC45", "#66730A", "#C3D658", "longdashdot", "pentagon"),
+        _Look("#0F4C5C", "#9FDDF0", "#0B4250", "#A9E1F2", "solid", "triangle-ne"),
     ),
 }
 #: (on white, on dark), dash and marker of the peers in their order; those after the third have a
@@ -132,7 +134,7 @@ _PEER_MARKERS = (
 
 _GLYPHS = {
     "square": "■", "circle": "●", "diamond": "◆", "hexagon": "⬢", "cross": "✚", "star-square": "✦",
-    "pentagon": "⬟",
+    "pentagon": "⬟", "triangle-ne": "◥",
     "triangle-up": "▲", "triangle-down": "▼", "star-diamond": "✧", "triangle-left": "◄",
     "triangle-right": "►", "bowtie": "⧓", "hexagram": "✡", "star": "★",
 }  # fmt: skip
@@ -176,8 +178,11 @@ class Style:
 def _our_style(variant: Variant) -> Style:
     family = variant.name.split("_")[0]
     looks = _FAMILIES.get(family, _FAMILIES["flash"])
-    kin = [v for v in reversed(VARIANTS.values()) if v.name.split("_")[0] == family]
-    kin.sort(key=lambda v: (v.same_algorithm is not None, v.control_for is not None))
+    kin = [v for v in VARIANTS.values() if v.name.split("_")[0] == family]
+    on_other_units = [v for v in kin if v.same_algorithm is not None]
+    kin = [v for v in reversed(kin) if v.same_algorithm is None]
+    kin.sort(key=lambda v: v.control_for is not None)
+    kin += on_other_units
     look = looks[kin.index(variant) % len(looks)]
     return Style(variant.label, look.line, look.text, look.dash, look.marker)
 

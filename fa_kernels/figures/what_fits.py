@@ -56,7 +56,7 @@ def places_of(device: Device) -> tuple[Place, ...]:
 
 def last_rung(dtype: str, device: Device) -> Variant:
     """The last rung of the ladder that takes a dtype on a device."""
-    return [v for v in in_rung_order() if dtype in v.dtypes and v.min_arch <= device.sm][-1]
+    return [v for v in in_rung_order() if dtype in v.dtypes and v.runs_on(device.sm)][-1]
 
 
 def shipped_tiling(problem: AttentionProblem, device: Device) -> Tiling:

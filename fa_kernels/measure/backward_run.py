@@ -24,7 +24,7 @@ from fa_kernels.measure.point import FILL, Contender, our_contender, random_inpu
 from fa_kernels.measure.progress import measure_each
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.tiling import Tiling
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK, Tiling
 from fa_kernels.traffic.model import ALL_TENSORS
 from fa_kernels.units import GIB
 from fa_kernels.variants import VARIANTS, Variant
@@ -101,9 +101,14 @@ def _tilings(variant: Variant, problem: AttentionProblem) -> tuple[Tiling, Tilin
 
 
 def _trained(problem: AttentionProblem) -> list[Variant]:
-    """Every variant with a backward pass that takes the dtype."""
-    able = [v for v in VARIANTS.values() if v.backward is not None]
-    return [variant for variant in able if problem.dtype in variant.dtypes]
+    """Every variant with a backward pass that takes the problem."""
+    return [
+        variant
+        for variant in VARIANTS.values()
+        if variant.takes(problem)
+        and variant.backward is not None
+        and variant.backward.takes(problem, HOPPER_SMEM_PER_BLOCK)
+    ]
 
 
 def measure_backward(
@@ -207,7 +212,7 @@ def _check(
         ("fwd", "latency_ms"): (partial(step.forward, problem), out.out_err),
         ("bwd", "latency_ms"): (partial(step.backward, problem, saved), error),
     }
-    if step.variant.backward.has_loose_dq(problem, step.tiling):  # type: ignore[union-attr]
+    if True in step.variant.backward.dq_builds(problem, step.tiling):  # type: ignore[union-attr]
         call = partial(step.backward, problem, saved, deterministic=True)
         calls[("bwd", "deterministic_latency_ms")] = (call, error)
     entries = []
@@ -224,8 +229,9 @@ def _plans(work: list[AttentionProblem]) -> Iterator[Any]:
             backward, (tiling, forward_tiling) = variant.backward, _tilings(variant, problem)
             assert backward is not None
             yield variant.plan(problem, forward_tiling)
-            for options in ({}, {"count_traffic": True}, {"deterministic": True}):
-                yield backward.plan(problem, tiling, **options)
+            yield backward.plan(problem, tiling, count_traffic=True)
+            for deterministic in backward.dq_builds(problem, tiling):
+                yield backward.plan(problem, tiling, deterministic=deterministic)
 
 
 def _left(problem: AttentionProblem, rows: Sequence[records.Row]) -> bool:

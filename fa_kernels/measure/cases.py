@@ -26,6 +26,8 @@ MASKS = (None, "bottom_right", "top_left")
 #: not start at multiples of 16 bytes; every other row of a longer tensor; rows from last to first;
 #: one head seen as many (stride 0).
 LAYOUTS = ("bhsd", "bshd", "unaligned", "strided", "reversed", "broadcast")
+#: Those that TMA reads in place (`cuda.tensor_map.mappable`); it copies the others first.
+MAPPED_LAYOUTS = ("bhsd", "bshd", "strided")
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,11 @@ class Case:
 
 
 def can_run(variant: Variant, case: Case) -> bool:
-    """True if `variant` takes the dtype, the block mask and the kind of tiles of this case."""
-    p = case.problem
+    """True if `variant` takes the problem, the layout and the kind of tiles of this case."""
     if case.own_tiles and variant.default_tiling is default_tiling:
         return False  # its default tiles are among the others
-    return p.dtype in variant.dtypes and (p.block_mask is None or variant.block_sparse)
+    in_place = case.layout in MAPPED_LAYOUTS or not variant.whole_rows
+    return in_place and variant.takes(case.problem)
 
 
 def suits(variant: Variant, case: Case) -> bool:
@@ -63,9 +65,7 @@ def suits(variant: Variant, case: Case) -> bool:
 def suited(variant: Variant, case: Case) -> Case:
     """The case with the tiles of `variant`: its own, or the nearest that it can have."""
     if case.own_tiles:
-        p = case.problem
-        own = variant.default_tiling(p.head_dim, p.itemsize, HOPPER_SMEM_PER_BLOCK)
-        return replace(case, tiling=own.clipped(p.seqlen_q, p.seqlen_k))
+        return replace(case, tiling=variant.tiling_for(case.problem, HOPPER_SMEM_PER_BLOCK))
     return replace(case, tiling=variant.nearest_tiling(case.problem, case.tiling))
 
 

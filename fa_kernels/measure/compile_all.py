@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda.compile import KERNEL_DIR, CompileReport, compile_report, kernel_names
+from fa_kernels.cuda.compile import (
+    KERNEL_DIR,
+    CompileReport,
+    compile_report,
+    kernel_names,
+    own_arch,
+)
 from fa_kernels.cuda.occupancy import SM_LIMITS
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, MIN_ARCH, planned
@@ -69,12 +76,18 @@ SPILL_LIMIT = 640
 #: And the builds of its forward with a block mask: where a warp keeps its 32 rows, at d = 128, one
 #: register is missing, which is stored before the loop and read once a visit.
 MASKED_KERNEL, MASKED_SPILL_LIMIT = "05_flash_mma", 8
+#: And the builds of 06's backward in which dropout meets a lookup of every element (an element
+#: mask, or dropout's own mask given): ptxas asks for the bytes of many elements at once, where no
+#: test of the tile's edge parts the loads, and has no room for them beside P, dk and dv.
+LOOKUP_KERNEL, LOOKUP_SPILL_LIMIT = "06_flash_wgmma_backward", 512
 #: Where each hook is compiled alone.
 _HOOKS_ALONE = ("float16", 64)
 #: Macros of the options; a plain build has none of them on.
 _OPTION_MACROS = (
     "WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED", "BLOCK_SPARSE", "DETERMINISTIC",
 )  # fmt: skip
+#: What ptxas says where it cannot keep several wgmma in flight, warnings C7505 to C7519.
+_WAITS = re.compile(r"^.*\(C75\d\d\).*$|^.*wgmma.*serialized.*$", re.MULTILINE)
 #: What only later ones have may follow.
 _SINCE = re.compile(r"^// Architectures: sm_(\d+) and later[.;]", re.MULTILINE)
 
@@ -85,9 +98,13 @@ def architectures(kernel: str) -> list[int]:
     Raises:
         ValueError: the header has no line "// Architectures: sm_NN and later."
     """
+    if (alone := own_arch(kernel)) is not None:
+        return [int(alone[3:-1])]
     match = _SINCE.search((KERNEL_DIR / f"{kernel}.cu").read_text(encoding="utf-8"))
     if match is None:
-        raise ValueError(f"{kernel}.cu: its header names no architectures ('sm_NN and later.')")
+        raise ValueError(
+            f"{kernel}.cu: its header names no architectures ('sm_NN and later.', 'sm_NNa alone.')"
+        )
     return [arch for arch in SMEM_PER_BLOCK if arch >= int(match[1])]
 
 
@@ -179,23 +196,35 @@ def _backward_plans(variant: Variant, problem: AttentionProblem, arch: int) -> I
     timed = variant.same_algorithm is not None
     if covers:
         yield backward.plan(problem, tiling, count_traffic=True)
-    if covers or timed:
+    if (covers or timed) and backward.fixes_dq:
         yield backward.plan(problem, tiling, deterministic=True)
-    for fields in _hooks_of(problem):
+    hooks = _hooks_of(problem, partial(backward.plan, tiling=tiling))
+    for number, fields in enumerate(hooks, start=1):
         yield backward.plan(replace(problem, **fields), tiling)
         # What adds dq up as it goes is another loop than what leaves dq out: both with all hooks.
-        if fields is OPTIONS[-1]:
+        if number == len(hooks) and backward.fixes_dq:
             yield backward.plan(replace(problem, **fields), tiling, deterministic=True)
     if variant.block_sparse and (covers or timed):
         for blocks in (tiling, Tiling(24, 40)) if covers else (tiling,):
             yield backward.plan(replace(problem, block_mask=_local(problem, blocks)), tiling)
 
 
-def _hooks_of(problem: AttentionProblem) -> tuple[dict[str, Any], ...]:
-    """Each hook in fp16 at d = 64; all together with the pairs that stand for all."""
+def _hooks_of(
+    problem: AttentionProblem, plan: Callable[..., LaunchPlan]
+) -> tuple[dict[str, Any], ...]:
+    """Each hook in fp16 at d = 64; all together with the pairs that stand for all; without those
+    that the kernel refuses, as `plan(problem)` does."""
+    refused: set[str] = set()
+    for fields in OPTIONS[:-1]:
+        try:
+            plan(replace(problem, **fields))
+        except NotImplementedError:
+            refused |= fields.keys()
+    able = [{name: one[name] for name in one if name not in refused} for one in OPTIONS]
+    able = [fields for fields in able if fields]
     if (problem.dtype, problem.head_dim) == _HOOKS_ALONE:
-        return OPTIONS
-    return OPTIONS[-1:] if _stands_for_all(problem.dtype, problem.head_dim) else ()
+        return tuple(able)
+    return tuple(able[-1:]) if _stands_for_all(problem.dtype, problem.head_dim) else ()
 
 
 def _local(problem: AttentionProblem, blocks: Tiling) -> BlockMask:
@@ -216,8 +245,8 @@ def _with_options(
     if covers and variant.traced:
         yield variant.plan(problem, tiling, trace=True)
     if not control:
-        for fields in _hooks_of(problem):
-            yield variant.plan(replace(problem, **fields), tiling)
+        for fields in _hooks_of(problem, partial(variant.plan, tiling=tiling)):
+            yield _suited(variant, replace(problem, **fields), tiling)
     if variant.block_sparse and control:
         if (problem.dtype, problem.head_dim) == _HOOKS_ALONE:
             yield variant.plan(replace(problem, block_mask=_local(problem, tiling)), tiling)
@@ -226,7 +255,12 @@ def _with_options(
         paper = variant.nearest_tiling(problem, paper)
         cut = ((tiling, Tiling(24, 40)),) if covers else ()
         for tiles, blocks in ((tiling, tiling), (paper, paper), *cut):
-            yield variant.plan(replace(problem, block_mask=_local(problem, blocks)), tiles)
+            masked = replace(problem, block_mask=_local(problem, blocks))
+            yield _suited(variant, masked, tiles)
+
+
+def _suited(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> LaunchPlan:
+    return variant.plan(problem, variant.suited_tiling(problem, tiling))
 
 
 def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
@@ -239,6 +273,8 @@ def faults(plan: LaunchPlan, report: CompileReport, arch: int) -> list[str]:
     if report.spill_bytes > allowed and timed:
         more = f", more than {allowed}" if allowed else ""
         found.append(f"{report.spill_bytes} bytes of spills{more}")
+    if waits := _WAITS.search(report.log):
+        found.append(f"every wgmma waits for the one before: {waits[0].strip()}")
     missing = {step.entry for step in plan.steps} - set(report.registers)
     if missing:
         found.append(f"missing entries {sorted(missing)}")
@@ -253,6 +289,10 @@ def _spill_limit(plan: LaunchPlan, arch: int) -> int:
     plain = not any(plan.macros.get(name, 0) for name in _OPTION_MACROS)
     if plan.kernel == MASKED_KERNEL and plan.macros.get("BLOCK_SPARSE", 0):
         return MASKED_SPILL_LIMIT
+    given = plan.macros.get("DROPOUT", 0) == 2
+    looked_up = given or (plan.macros.get("DROPOUT", 0) and plan.macros.get("MASK", 0))
+    if plan.kernel == LOOKUP_KERNEL and looked_up:
+        return LOOKUP_SPILL_LIMIT
     if plan.kernel != SPILLING_KERNEL or (plain and arch == 90):
         return 0
     return SPILL_LIMIT

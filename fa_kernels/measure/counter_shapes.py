@@ -114,7 +114,7 @@ def shape_calls(shape: Shape) -> list[Call]:
     problem = shape.problem
     found: dict[object, Contender] = {}
     for variant in VARIANTS.values():
-        if problem.dtype not in variant.dtypes:
+        if not variant.takes(problem):
             continue
         for tiling in _tilings(variant, shape):
             contender = our_contender(variant, variant.nearest_tiling(problem, tiling), problem)

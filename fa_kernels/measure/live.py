@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from fa_kernels.cuda.launch import refuse_memory, smem_limit_bytes
+from fa_kernels.cuda.launch import gpu_arch, refuse_memory, smem_limit_bytes
 from fa_kernels.measure.check import Truth
 from fa_kernels.measure.memory import free_pools
 from fa_kernels.measure.point import Progress, measure_problem, our_contender, random_inputs
@@ -13,10 +13,7 @@ from fa_kernels.measure.records import Row
 from fa_kernels.measure.timing import Flush, Latency, time_interleaved, time_once
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import ALGORITHMS, VARIANTS
-
-#: The variant that a block mask is timed on: the fastest that takes one.
-MASKED = "flash_mma"
+from fa_kernels.variants import ALGORITHMS, VARIANTS, fast_variants
 
 
 def measure_point(
@@ -76,7 +73,7 @@ def time_mask(
     on_progress: Progress = lambda fraction, text: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[MaskTiming]:
-    """Rung 05 with the problem's block mask and without it, in turns, on the current GPU.
+    """Our fastest rung with the problem's block mask and without it, in turns, on this GPU.
 
     A drawn mask has no name, so there is no row of a run for it: the timing itself is yielded,
     unless it was cancelled. Progress and `cancelled` as in `measure_point`.
@@ -85,19 +82,22 @@ def time_mask(
         ValueError: not enough GPU memory.
         RuntimeError: the masked result is wrong; a wrong result is never timed.
     """
-    variant, dense = VARIANTS[MASKED], replace(problem, block_mask=None)
-    tiling = variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+    variant, dense = VARIANTS[fast_variants(gpu_arch())[-1]], replace(problem, block_mask=None)
+    tilings = [variant.tiling_for(p, smem_limit_bytes()) for p in (dense, problem)]
     memory = variant.memory(problem)
     refuse_memory("timing this mask", 2 * (memory.input_bytes + memory.output_bytes))
     try:
         on_progress(0.0, "compiling")
         inputs = random_inputs(problem)
-        calls = [our_contender(variant, tiling, p).prepare(*inputs, p) for p in (dense, problem)]
+        calls = [
+            our_contender(variant, tiling, p).prepare(*inputs, p)
+            for tiling, p in zip(tilings, (dense, problem), strict=True)
+        ]
         if cancelled():
             return
         on_progress(0.3, "checking")
         out, lse = calls[1]()
-        check = Truth(inputs, problem).check(out, lse, variant.roundings(problem, tiling))
+        check = Truth(inputs, problem).check(out, lse, variant.roundings(problem, tilings[1]))
         if not check.ok:
             raise RuntimeError(
                 f"the masked result is wrong: error {check.out_err:.3g}, limit "

@@ -159,9 +159,8 @@ def numpy_contenders(problem: AttentionProblem) -> list[Contender]:
     """Every variant's reference with the tiles that a call takes; 05 with its own rounding."""
     found = []
     for variant in VARIANTS.values():
-        if problem.dtype in variant.dtypes:
-            sizes = (problem.head_dim, problem.itemsize, HOPPER_SMEM_PER_BLOCK)
-            tiling = variant.default_tiling(*sizes).clipped(problem.seqlen_q, problem.seqlen_k)
+        if variant.takes(problem):
+            tiling = variant.tiling_for(problem, HOPPER_SMEM_PER_BLOCK)
             run = flash_on_tensor_cores if variant.tensor_cores else variant.reference
             found.append(_in_numpy(variant, run, problem, tiling))
     return found
@@ -185,14 +184,14 @@ def gpu_contenders(problem: AttentionProblem) -> list[Contender]:
     ours = [
         our_contender(variant, _tiling(variant, problem), problem)
         for variant in VARIANTS.values()
-        if problem.dtype in variant.dtypes
+        if variant.takes(problem)
     ]
     names = [name for name in installed_peers() if problem.dtype in BASELINES[name].dtypes]
     return [*ours, *(peer_contender(BASELINES[name], problem) for name in names)]
 
 
 def _tiling(variant: Variant, problem: AttentionProblem) -> Tiling:
-    return variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+    return variant.tiling_for(problem, smem_limit_bytes())
 
 
 def measure_case(
@@ -300,9 +299,8 @@ def record_numerics(
 def _plans(work: Sequence[Case]) -> Iterator[Any]:
     for problem in dict.fromkeys(case.problem for case in work):
         for variant in VARIANTS.values():
-            if problem.dtype in variant.dtypes:
-                tiling = _tiling(variant, problem).clipped(problem.seqlen_q, problem.seqlen_k)
-                yield variant.plan(problem, tiling)
+            if variant.takes(problem):
+                yield variant.plan(problem, _tiling(variant, problem))
 
 
 def _summary(rows: Sequence[records.Row]) -> str:

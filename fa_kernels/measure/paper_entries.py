@@ -100,8 +100,7 @@ def _tilings(
     """Tiles of the forward, its default first, and of the backward."""
     limit, backward = smem_limit_bytes(), variant.backward
     assert backward is not None
-    own = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
-    forwards = [own.clipped(problem.seqlen_q, problem.seqlen_k)]
+    forwards = [variant.tiling_for(problem, limit)]
     if variant.name == "flash_kv_outer":
         forwards += [tiling for tiling in call.tilings if tiling not in forwards]
     return forwards, backward.tiling_for(problem, limit)

@@ -64,7 +64,7 @@ class Contender:
 
 def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -> Contender:
     """One of our variants with one tiling, which an untiled variant does not look at."""
-    tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+    tiling = variant.clipped(problem, tiling)
 
     def prepare(q: Any, k: Any, v: Any, p: AttentionProblem) -> Callable[[], Any]:
         # As a repeated call of the front door: its launch is laid out once. Mask and lists are
@@ -86,6 +86,7 @@ def our_contender(variant: Variant, tiling: Tiling, problem: AttentionProblem) -
     def refuse(p: AttentionProblem) -> None:
         if p.dtype not in variant.dtypes:
             raise NotImplementedError(f"{variant.name} takes {', '.join(variant.dtypes)} only")
+        launch.refuse_old_gpu(variant.kernel, variant.min_arch)
         launch.refuse_on_this_gpu(variant.plan(p, tiling), p, tiling, launch.gpu_name())
 
     workspace = variant.workspace_bytes(problem)

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda.compile import build_with
 from fa_kernels.cuda.launch import smem_limit_bytes
+from fa_kernels.measure.about import current_arch
 from fa_kernels.measure.cases import Case, can_run, make_inputs, suited
 from fa_kernels.measure.option_cases import PACKED, make_extras
-from fa_kernels.measure.verify_backward import DEFAULT, tiling_of
+from fa_kernels.measure.verify_backward import DEFAULT, takes_backward, tiling_of
 from fa_kernels.measure.verify_decode import launch_small_decode_cases
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -50,6 +52,13 @@ def small_cases() -> Iterator[Case]:
     for head_dim in (64, 128):
         packed = AttentionProblem(4, 4, 113, 261, head_dim, "float16", packed=PACKED, **options)
         yield Case(packed, Tiling(1, 1), extras="full", own_tiles=True)
+    # Every option that needs no packed sequences, for kernels that take none.
+    for head_dim in (64, 128):
+        some = options | {"bias_dtype": None}
+        plain = AttentionProblem(1, 4, 150, 203, head_dim, "bfloat16", **some)
+        yield Case(plain, Tiling(1, 1), extras="full", own_tiles=True)
+    # More tiles than a GPU has SMs: blocks that go on to the next one.
+    yield Case(AttentionProblem(1, 300, 70, 70, 64, "bfloat16"), Tiling(1, 1), own_tiles=True)
     grouped = BlockMask.from_dense(np.random.default_rng(2).random((1, 1, 64, 64)) < 0.5, 2, 2)
     problem = AttentionProblem(1, 4, 128, 128, 64, "float16", nheads_kv=1, block_mask=grouped)
     yield Case(problem, Tiling(1, 1), own_tiles=True)
@@ -59,17 +68,19 @@ def small_cases() -> Iterator[Case]:
     yield Case(cut, Tiling(1, 1), own_tiles=True)
 
 
-def launch_small_cases() -> int:
+def launch_small_cases(tool: str = "memcheck") -> int:
     """Launch forward and backward of every variant on `small_cases`, then decoding steps; how many
     launches of ours.
 
     Called in the process that a tool watches: results are looked at on the host, where they must
     be finite, and so that every launch has ended.
     """
-    launches = 0
+    if tool == "racecheck":  # it does not follow __syncwarp: hopper.cuh
+        build_with(EVERY_LANE_ARRIVES=1)
+    launches, arch = 0, int(current_arch().removeprefix("sm_"))
     for case in small_cases():
         for variant in VARIANTS.values():
-            if can_run(variant, case):
+            if variant.runs_on(arch) and can_run(variant, case):
                 launches += _launch(variant, suited(variant, case))
     return launches + launch_small_decode_cases()
 
@@ -86,7 +97,9 @@ def _launch(variant: Variant, case: Case) -> int:
         d_out = cupy.asarray(make_inputs(case, 1, np)[0])
         own = replace(case, tiling=DEFAULT) if case.own_tiles else case
         tiling = tiling_of(variant, own, smem_limit_bytes())
-        for deterministic in (False, True):
+        if not takes_backward(variant, case):
+            return launches
+        for deterministic in (False, True) if variant.backward.fixes_dq else (False,):
             options: dict[str, Any] = {"extras": extras, "deterministic": deterministic}
             gradients = variant.backward.run(d_out, *inputs, out, lse, p, tiling, **options)
             results += [gradient.get() for gradient in gradients[:3]]
@@ -121,7 +134,7 @@ def run_tool(tool: str, executable: str) -> Finding:
     """One tool over `launch_small_cases` in a process of its own."""
     code = (
         "from fa_kernels.measure.sanitize import launch_small_cases as run; "
-        "print('launches', run())"
+        f"print('launches', run({tool!r}))"
     )
     command = [executable, "--tool", tool, *_OPTIONS.get(tool, ()), sys.executable, "-c", code]
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_kernels.block_mask import BlockMask
-from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
+from fa_kernels.cuda.launch import gpu_arch, load_in_parallel, smem_limit_bytes
 from fa_kernels.measure import records, timing
 from fa_kernels.measure.baselines import BASELINES, packages_of
 from fa_kernels.measure.point import measure_problem, our_contender, peer_contender
@@ -18,10 +18,10 @@ from fa_kernels.measure.sparse_lists import list_rows
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.measure.speed_backward import backward_plans, backward_rows
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import FAST, VARIANTS, fast_variants
 
-#: The variant that runs on tensor cores.
-OURS = "flash_mma"
+#: Variants of ours that a run may hold, the fastest first: a GPU runs its own.
+OURS = tuple(reversed(FAST))
 BATCH, NHEADS, DTYPE, BLOCK = 2, 16, "bfloat16", 128
 SEQLENS, HEAD_DIMS, PASSES = (8192, 65536), (64, 128), ("fwd", "bwd")
 PATTERN, DENSITIES = "butterfly", (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
@@ -89,28 +89,30 @@ def _curve(seqlen: int, head_dim: int, pass_: str) -> Iterator[SparsePoint]:
 
 
 def _plans(work: Sequence[SparsePoint]) -> Iterator[Any]:
-    limit, variant = smem_limit_bytes(), VARIANTS[OURS]
+    limit, name = smem_limit_bytes(), fast_variants(gpu_arch())[-1]
+    variant = VARIANTS[name]
     for point in work:
         problem = point.problem
-        tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
+        tiling = variant.tiling_for(problem, limit)
         for count in (False, True) if point.pass_ == "fwd" else (False,):
             yield variant.plan(problem, tiling, count_traffic=count)
         if point.pass_ == "bwd":
-            yield from backward_plans(problem, (OURS,))
+            yield from backward_plans(problem, (name,))
 
 
 def measure_point(
     point: SparsePoint, peers: Sequence[str], flush: timing.Flush
 ) -> list[records.Row]:
-    """Rows of ours and of those of the point's peers that are installed: checked, then timed.
+    """Rows of our fastest and of those of the point's peers that are installed: checked, timed.
 
     Of a forward under a mask also what the lists of the mask cost.
     """
     problem, beside = point.problem, [name for name in point.peers if name in peers]
+    name = fast_variants(gpu_arch())[-1]
     if point.pass_ == "bwd":
-        return list(backward_rows(problem, (OURS,), beside, flush))
-    variant = VARIANTS[OURS]
-    tiling = variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+        return list(backward_rows(problem, (name,), beside, flush))
+    variant = VARIANTS[name]
+    tiling = variant.tiling_for(problem, smem_limit_bytes())
     ours = our_contender(variant, tiling, problem)
     others = [peer_contender(BASELINES[name], problem) for name in beside]
     found = list(measure_problem(problem, [ours, *others], flush))

@@ -59,8 +59,8 @@ def backward_rows(
     truth = BackwardTruth([q, k, v], d_out, problem, kv_heads=few)
     entries = [
         entry
-        for name in variants
-        for entry in _of_variant(VARIANTS[name], problem, (q, k, v), d_out)
+        for variant in _able(variants, problem)
+        for entry in _of_variant(variant, problem, (q, k, v), d_out)
     ]
     entries += [entry for name in peers for entry in _of_peer(name, problem, (q, k, v), d_out)]
     timed: list[tuple[_Entry, float, float]] = []
@@ -102,13 +102,21 @@ def _few_heads(problem: AttentionProblem) -> list[tuple[int, int]]:
 
 def backward_plans(problem: AttentionProblem, variants: Sequence[str]) -> Iterator[Any]:
     """What `backward_rows` launches of ours, to compile it ahead."""
-    for name in variants:
-        variant = VARIANTS[name]
+    for variant in _able(variants, problem):
         assert variant.backward is not None
         for tiling in _tilings(variant, problem):
             yield variant.backward.plan(problem, tiling)
         own = variant.backward.tiling_for(problem, smem_limit_bytes())
-        yield variant.backward.plan(problem, own, deterministic=True)
+        for deterministic in variant.backward.dq_builds(problem, own):
+            yield variant.backward.plan(problem, own, deterministic=deterministic)
+
+
+def _able(variants: Sequence[str], problem: AttentionProblem) -> Iterator[Variant]:
+    """Those with a backward that takes this problem: another kernel's may be left to it."""
+    limit = smem_limit_bytes()
+    for variant in map(VARIANTS.__getitem__, variants):
+        if variant.backward is not None and variant.backward.takes(problem, limit):
+            yield variant
 
 
 def _tilings(variant: Variant, problem: AttentionProblem) -> list[Tiling]:
@@ -133,9 +141,7 @@ def _of_variant(
 ) -> Iterator[_Entry]:
     backward = variant.backward
     assert backward is not None
-    forward_tiling = variant.default_tiling(
-        problem.head_dim, problem.itemsize, smem_limit_bytes()
-    ).clipped(problem.seqlen_q, problem.seqlen_k)
+    forward_tiling = variant.tiling_for(problem, smem_limit_bytes())
     forward = our_contender(variant, forward_tiling, problem).prepare(*inputs, problem)
     out, lse = forward()
     saved, own = (d_out, *inputs, out, lse), None
@@ -146,7 +152,7 @@ def _of_variant(
         yield _Entry(contender, "bwd", "latency_ms", call)
     assert own is not None
     contender, tiling, call = own
-    if backward.has_loose_dq(problem, tiling):
+    if True in backward.dq_builds(problem, tiling):
         fixed = _backward_call(variant, saved, problem, tiling, True)
         yield _Entry(contender, "bwd", "deterministic_latency_ms", fixed)
     if problem == FIG2_LEFT:

@@ -12,8 +12,7 @@ from typing import Any
 
 from fa_kernels.attention import attention
 from fa_kernels.cuda.compile import compile_report
-from fa_kernels.cuda.launch import load_in_parallel, smem_limit_bytes
-from fa_kernels.cuda.plan_mma import SWITCHES
+from fa_kernels.cuda.launch import gpu_arch, load_in_parallel, smem_limit_bytes
 from fa_kernels.measure import records, timing
 from fa_kernels.measure.about import current_arch
 from fa_kernels.measure.baselines import BASELINES, checked_peers, packages_of
@@ -31,10 +30,8 @@ from fa_kernels.measure.speed_backward import FIG2_LEFT, backward_plans, backwar
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS, Variant
+from fa_kernels.variants import VARIANTS, Variant, fast_variants
 
-#: Variants that run on tensor cores.
-FAST = ("flash_mma",)
 PEERS = ("torch_flash", "torch_cudnn")
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 HEAD_DIMS = (64, 128, 256)
@@ -108,33 +105,41 @@ def contenders(
     others and without each switch; then the peers."""
     limit, ours = smem_limit_bytes(), []
     at = (problem.seqlen_q, problem.causal, problem.dtype)
-    for name in FAST:
+    for name in fast_variants(gpu_arch()):
         variant = VARIANTS[name]
-        tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
+        tiling = variant.tiling_for(problem, limit)
         ours.append(our_contender(variant, tiling, problem))
         if default_alone:
             continue
         if (problem.seqlen_q, problem.dtype) == TILES_AT:
             others = itertools.starmap(Tiling, itertools.product(BLOCKS_M, BLOCKS_N))
-            ours += [our_contender(variant, t, problem) for t in others if t != tiling]
+            able = (t for t in others if t != tiling and _can_have(variant, problem, t))
+            ours += [our_contender(variant, t, problem) for t in able]
         if at == STEPS_AT:
             macros = variant.plan(problem, tiling).macros
-            on = (switch for switch in SWITCHES if macros[switch])
+            on = (switch for switch in variant.switches if macros[switch])
             ours += [our_contender(without(variant, s), tiling, problem) for s in on]
     return [*ours, *(peer_contender(BASELINES[name], problem) for name in peers)]
+
+
+def _can_have(variant: Variant, problem: AttentionProblem, tiling: Tiling) -> bool:
+    try:
+        variant.plan(problem, tiling)
+    except ValueError:  # no whole slabs of a warpgroup, or too few registers
+        return False
+    return True
 
 
 def _plans(work: Sequence[AttentionProblem], passes: Sequence[str]) -> Iterator[Any]:
     limit = smem_limit_bytes()
     for problem in work:
-        for name in FAST:
+        for name in fast_variants(gpu_arch()):
             variant = VARIANTS[name]
-            tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
-            tiling = tiling.clipped(problem.seqlen_q, problem.seqlen_k)
+            tiling = variant.tiling_for(problem, limit)
             for count in (False, True) if "fwd" in passes else (False,):
                 yield variant.plan(problem, tiling, count_traffic=count)
         if "bwd" in passes:
-            yield from backward_plans(problem, FAST)
+            yield from backward_plans(problem, fast_variants(gpu_arch()))
 
 
 def host_cost_us(call: Callable[[], Any]) -> timing.Latency:
@@ -159,10 +164,10 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
     Host time of 200 calls that are queued one behind another, by their number: median of 20 such
     rounds, each begun with an idle GPU.
     """
-    problem = LAUNCH_PROBLEM
+    problem, fast = LAUNCH_PROBLEM, fast_variants(gpu_arch())[-1]
     q, k, v = random_inputs(problem)
     calls: dict[tuple[str, str, str], Callable[[], Any]] = {
-        ("fa_kernels", "flash_mma", "CuPy arrays"): lambda: attention(q, k, v, variant="flash_mma")
+        ("fa_kernels", fast, "CuPy arrays"): lambda: attention(q, k, v, variant=fast)
     }
     if installed_peers():
         import sys
@@ -171,14 +176,14 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
 
         tq, tk, tv = tensors(q, k, v)
         sdpa = sys.modules["torch"].nn.functional.scaled_dot_product_attention
-        calls["fa_kernels", "flash_mma_torch", "torch tensors"] = lambda: attention(
-            tq, tk, tv, variant="flash_mma"
+        calls["fa_kernels", f"{fast}_torch", "torch tensors"] = lambda: attention(
+            tq, tk, tv, variant=fast
         )
         calls["torch_flash", "sdpa", "torch tensors, torch's own choice"] = lambda: sdpa(tq, tk, tv)
     for (provider, variant, arrays), call in calls.items():
         cost = host_cost_us(call)
         say(f"a call of {provider} {variant} with {arrays}: {cost.median:.1f} us")
-        contender = replace(our_contender(VARIANTS["flash_mma"], _tiling(problem), problem),
+        contender = replace(our_contender(VARIANTS[fast], _tiling(problem), problem),
                             provider=provider, variant=variant, tiling=None)  # fmt: skip
         row = row_of(problem, contender, "launch_us", value=cost.median, detail=arrays)
         yield replace(row, p20=cost.p20, p80=cost.p80, n=cost.n)
@@ -186,13 +191,12 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
         yield _compiled(replace(problem, head_dim=head_dim, softmax_scale=None))
 
 
-def _tiling(problem: AttentionProblem) -> Any:
-    variant = VARIANTS["flash_mma"]
-    return variant.default_tiling(problem.head_dim, problem.itemsize, smem_limit_bytes())
+def _tiling(problem: AttentionProblem) -> Tiling:
+    return VARIANTS[fast_variants(gpu_arch())[-1]].tiling_for(problem, smem_limit_bytes())
 
 
 def _compiled(problem: AttentionProblem) -> records.Row:
-    tiling, variant = _tiling(problem), VARIANTS["flash_mma"]
+    tiling, variant = _tiling(problem), VARIANTS[fast_variants(gpu_arch())[-1]]
     plan = variant.plan(problem, tiling)
     report = compile_report(plan.kernel, plan.macros, current_arch())
     contender = our_contender(variant, tiling, problem)
@@ -243,7 +247,7 @@ def record_speed(
         if "fwd" in passes:
             found += measure_problem(problem, contenders(problem, peers, not whole), flush)
         if "bwd" in passes:
-            found += backward_rows(problem, FAST, peers, flush)
+            found += backward_rows(problem, fast_variants(gpu_arch()), peers, flush)
         return found
 
     return folder, measure_each(folder, work, measure, _summary, start, seconds, say)

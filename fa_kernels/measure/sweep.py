@@ -112,7 +112,7 @@ def contenders(problem: AttentionProblem, grid: Grid) -> list[Contender]:
         return _limited([*found, *(peer_contender(b, problem) for b in sparse)], grid)
     seen: dict[tuple[str, Tiling | None], Contender] = {}
     for variant in VARIANTS.values():
-        if problem.dtype not in variant.dtypes:
+        if not variant.takes(problem):
             continue
         for tiling in _tilings(variant, problem, grid):
             contender = our_contender(variant, tiling, problem)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fa_kernels.cuda.compile import kernel_hash
 from fa_kernels.cuda.fingerprint import plan_fingerprint
-from fa_kernels.cuda.launch import gpu_name
-from fa_kernels.cuda.run_decode import DECODE_KERNEL
+from fa_kernels.cuda.launch import gpu_name, refuse_old_gpu
+from fa_kernels.cuda.run_decode import DECODE_KERNEL, MIN_ARCH
 from fa_kernels.cuda.verified import VERIFIED_DIR, kernel_status, read_verified
 from fa_kernels.measure import memory
 from fa_kernels.measure.about import current_arch, describe_run
@@ -52,6 +52,21 @@ def kernels_of(names: Sequence[str], only_unverified: bool = False) -> list[str]
         arch = current_arch()
         kernels = {kernel for kernel in kernels if kernel_status(kernel, arch) != "verified"}
     return sorted(kernels)
+
+
+def is_for_this_gpu(kernel: str, say: Callable[[str], None] = print) -> bool:
+    """False, and said, of a kernel that is written for other GPUs than the current one."""
+    oldest = {DECODE_KERNEL: MIN_ARCH}
+    for variant in VARIANTS.values():
+        oldest[variant.kernel] = variant.min_arch
+        if variant.backward is not None:
+            oldest[variant.backward.kernel] = variant.min_arch
+    try:
+        refuse_old_gpu(kernel, oldest[kernel])
+    except NotImplementedError as refusal:
+        say(f"left out: {refusal}")
+        return False
+    return True
 
 
 def default_jobs() -> int:

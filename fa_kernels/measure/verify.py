@@ -89,7 +89,7 @@ def nan_leaves_its_row(variant: Variant, dtype: str, value: float) -> list[str]:
     """Faults where `value` (NaN or inf) in one query row changes any other row of out or lse."""
     import cupy
 
-    case = _nan_case(dtype)
+    case = suited(variant, _nan_case(dtype))
     problem = case.problem
     q, k, v = make_inputs(case, 0, cupy)
     clean_out, clean_lse, _ = variant.run(q, k, v, problem, case.tiling)
@@ -180,7 +180,7 @@ def repeats_agree(variant: Variant, dtype: str) -> list[str]:
     """Faults where one of `REPEATS` equal calls gives other bits of out or lse."""
     import cupy
 
-    case = repeated_case(dtype)
+    case = suited(variant, repeated_case(dtype))
     inputs = make_inputs(case, 0, cupy)
 
     def call() -> tuple[Any, ...]:
@@ -248,7 +248,7 @@ def _more(variants: list[Variant], tally: Tally) -> Iterator[tuple[Callable[[], 
         if dtype not in variant.dtypes:
             continue
         for value in (np.nan, np.inf):
-            case = _nan_case(dtype)
+            case = suited(variant, _nan_case(dtype))
             if variant.plan(case.problem, case.tiling).smem_bytes > smem_limit_bytes():
                 tally.skipped += 1
                 continue

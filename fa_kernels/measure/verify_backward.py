@@ -101,15 +101,22 @@ def tiling_of(variant: Variant, case: Case, limit_bytes: int = HOPPER_SMEM_PER_B
     to the sequence."""
     p, backward, step = case.problem, variant.backward, variant.tile_multiple
     assert backward is not None
-    if case.tiling == DEFAULT:
+    if case.tiling == DEFAULT or backward.own_tiles_alone:
         return backward.tiling_for(p, limit_bytes)
     tiling = Tiling(round_up(case.tiling.block_m, step), round_up(case.tiling.block_n, step))
-    return tiling.clipped(p.seqlen_q, p.seqlen_k)
+    return variant.clipped(p, tiling)
 
 
 def takes_backward(variant: Variant, case: Case) -> bool:
     """True if the backward of `variant` is written for this case."""
-    return variant.backward is not None and suits(variant, case)
+    if variant.backward is None or not suits(variant, case):
+        return False
+    tiling, aligned = tiling_of(variant, case), is_aligned(case)
+    try:
+        variant.backward.plan(case.problem, tiling, aligned=aligned)
+    except NotImplementedError:  # an option or a head_dim that it leaves to another
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def verify_backward_case(
         forward_tiling = variant.nearest_tiling(p, tiling)
         out, lse, _ = variant.run(*on.arrays, p, forward_tiling, extras=on.extras)
         args = (on.d_out, *on.arrays, out, lse, p, tiling)
-        for deterministic in (False, True) if loose else (False,):
+        for deterministic in backward.dq_builds(p, tiling):
             options = {"extras": on.extras, "deterministic": deterministic}
             row = p.lse_bytes
             memory.poison(p.q_bytes, p.kv_bytes, p.kv_bytes, 2 * p.q_bytes, row, row)
@@ -186,14 +193,16 @@ def repeats_agree(variant: Variant, dtype: str) -> list[str]:
     assert backward is not None
     p, inputs = case.problem, make_inputs(case, 0, cupy)
     d_out = make_inputs(case, 1, cupy)[0]
-    out, lse, _ = variant.run(*inputs, p, case.tiling)
-    args = (d_out, *inputs, out, lse, p, case.tiling)
+    tiling = tiling_of(variant, case)
+    out, lse, _ = variant.run(*inputs, p, variant.nearest_tiling(p, tiling))
+    args = (d_out, *inputs, out, lse, p, tiling)
+    names = ("dq", "dk", "dv") * backward.fixes_dq + ("dk (atomic dq)", "dv (atomic dq)")
 
     def call() -> tuple[Any, ...]:
-        gradients = backward.run(*args, deterministic=True)[:3]
-        return (*gradients, *backward.run(*args)[1:3])  # dk and dv also beside an atomic dq
+        fixed = backward.run(*args, deterministic=True)[:3] if backward.fixes_dq else ()
+        return (*fixed, *backward.run(*args)[1:3])  # dk and dv also beside an atomic dq
 
-    changed = changed_names(("dq", "dk", "dv", "dk (atomic dq)", "dv (atomic dq)"), call)
+    changed = changed_names(names, call)
     return [f"{name} changes within {REPEATS} runs ({dtype})" for name in changed]
 
 
@@ -212,8 +221,8 @@ def verify_backward(kernel: str, share: Share, tally: Tally, threads: int = 32) 
     for seed, case in enumerate(backward_cases()):
         takers = []
         for variant, backward in able:
-            tiling = tiling_of(variant, case, limit)
             if takes_backward(variant, case):
+                tiling = tiling_of(variant, case, limit)
                 plan = backward.plan(case.problem, tiling, aligned=is_aligned(case))
                 if share.has(plan):
                     takers.append((variant, plan))
@@ -249,6 +258,7 @@ def _builds(
             assert backward is not None
             tiling, aligned = tiling_of(variant, case, limit), is_aligned(case)
             yield variant.plan(p, variant.nearest_tiling(p, tiling), aligned=aligned)
-            for count, deterministic in itertools.product((False, True), repeat=2):
+            builds = backward.dq_builds(p, tiling)
+            for count, deterministic in itertools.product((False, True), builds):
                 options = {"aligned": aligned, "count_traffic": count}
                 yield backward.plan(p, tiling, **options, deterministic=deterministic)

@@ -94,8 +94,32 @@ def flash_q_outer_backward(
     of rows each, which computes S and dP again. Other arguments and results as
     `flash_kv_outer_backward`.
     """
-    hbm = hbm or Hbm()
-    call = _Call((d_out, q, k, v, out, lse), problem, tiling, extras, hbm)
+    tensors = (d_out, q, k, v, out, lse)
+    return _q_outer_backward(_Call(tensors, problem, tiling, extras, hbm or Hbm()), deterministic)
+
+
+def flash_q_outer_boxes_backward(
+    d_out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    hbm: Hbm | None = None,
+    *,
+    extras: Extras = NO_EXTRAS,
+    deterministic: bool = False,
+) -> Gradients:
+    """06_flash_wgmma_backward in NumPy: `flash_q_outer_backward` that loads K/V tiles whole, also
+    the keys that no row attends. Its kernel has no `deterministic` dq; here it is in order anyway.
+    """
+    tensors = (d_out, q, k, v, out, lse)
+    return _q_outer_backward(_Call(tensors, problem, tiling, extras, hbm or Hbm(), True), False)
+
+
+def _q_outer_backward(call: _Call, deterministic: bool) -> Gradients:
     call.set_statistics()
     for heads in call.heads:
         heads.set_delta()
@@ -106,7 +130,7 @@ def flash_q_outer_backward(
         elif call.at.dq is not call.at.dq_sum:
             for rows in heads.q_tiles:
                 dq_i = heads.load("dq", rows, heads.at.dq_sum)
-                hbm.store("dq", heads.at.dq[..., rows, :], dq_i)
+                call.hbm.store("dq", heads.at.dq[..., rows, :], dq_i)
     return call.gradients
 
 
@@ -140,7 +164,9 @@ class _Call:
         tiling: Tiling,
         extras: Extras,
         hbm: Hbm,
+        boxes: bool = False,
     ) -> None:
+        """`boxes`: K/V tiles are loaded whole."""
         d_out, q, k, v, out, lse = arrays
         wide = compute_dtype(q.dtype)
         dq, dk, dv = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
@@ -148,6 +174,7 @@ class _Call:
         row_m, ones, delta = lse.astype(wide), np.ones(lse.shape, wide), np.zeros(lse.shape, wide)
         self.at = Tensors(q, d_out, out, row_m, ones, delta, dq, dq_sum, k, v, dk, dv)
         self.tiling, self.hbm, self.biased = tiling, hbm, problem.bias_dtype is not None
+        self.boxes = boxes
         self.groups: dict[tuple[int, ...], list[Heads]] = {}
         for part in _parts_by_key_head(problem):
             first = part.heads.start // problem.group
@@ -188,13 +215,15 @@ class _Call:
         for heads in group:
             cols = heads.keys_of_all(index)
             for entry, rows in heads.of_keys(index):
+                n = cols.stop - cols.start
                 if loaded is None:  # nobody attends some K/V tiles: they are not loaded at all
-                    loaded = heads.load("k", cols), heads.load("v", cols)
+                    box = keys if self.boxes else cols
+                    k_j, v_j = heads.load("k", box), heads.load("v", box)
+                    loaded = k_j[..., :n, :], v_j[..., :n, :]
                 q_i, d_out_i = heads.load("q", rows), heads.load("d_out", rows)
                 delta_i = delta(heads, rows, d_out_i)[..., None]
                 stats = (*heads.statistics(rows), delta_i)
                 p_ij, ds_ij = heads.p_and_ds((q_i, d_out_i, *loaded), stats, rows, cols, entry)
-                n = cols.stop - cols.start
                 dv_j[..., :n, :] += np.swapaxes(p_ij, -1, -2) @ d_out_i
                 dk_j[..., :n, :] += np.swapaxes(ds_ij, -1, -2) @ q_i
                 if add_dq is not None:

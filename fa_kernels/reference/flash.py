@@ -52,11 +52,28 @@ def flash_q_outer(
     return _by_part((q, k, v), problem, extras, _q_outer, tiling, hbm, on_step)
 
 
+def flash_q_outer_boxes(
+    q: Array,
+    k: Array,
+    v: Array,
+    problem: AttentionProblem,
+    tiling: Tiling,
+    hbm: Hbm | None = None,
+    *,
+    extras: Extras = NO_EXTRAS,
+    on_step: OnStep | None = None,
+) -> tuple[Array, Array]:
+    """06_flash_wgmma in NumPy: `flash_q_outer` that loads every tile of K and V that it visits
+    whole, also the keys that no row of the Q tile attends. Arguments and results as there."""
+    return _by_part((q, k, v), problem, extras, _q_outer, tiling, hbm, on_step, True)
+
+
 def _q_outer(
     tensors: Sequence[Array],
     tiles: VisitedTiles,
     tiling: Tiling,
     on_step: OnStep | None,
+    boxes: bool = False,
 ) -> None:
     q, out, lse, k, v = tensors
     problem, hbm = tiles.problem, tiles.hbm
@@ -66,8 +83,10 @@ def _q_outer(
         state = OnlineSoftmax.empty(q.shape[:2], q_i.shape[-2], problem.head_dim, lse.dtype)
         for entry in read_list(lists, i, problem, hbm):
             cols = tile_list.keys_of(problem, rows, entry >> FLAG_BITS, tiling.block_n)
-            k_j = hbm.load("k", k[..., cols, :])
-            v_j = hbm.load("v", v[..., cols, :])
+            box = slice(cols.start, cols.start + tiling.block_n) if boxes else cols
+            attended = slice(0, cols.stop - cols.start)
+            k_j = hbm.load("k", k[..., box, :])[..., attended, :]
+            v_j = hbm.load("v", v[..., box, :])[..., attended, :]
             s_ij = tiles.scores(q_i, k_j, rows, cols, entry)
             alpha = state.update(s_ij, v_j, tiles.dropout(rows, cols, entry, s_ij.dtype))
             if on_step is not None:

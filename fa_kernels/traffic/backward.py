@@ -122,18 +122,20 @@ class _Visits:
     cells_by_rows: int
 
     @classmethod
-    def of(cls, problem: AttentionProblem, tiling: Tiling) -> _Visits:
+    def of(cls, problem: AttentionProblem, tiling: Tiling, boxes: bool = False) -> _Visits:
+        """`boxes`: K/V-owned loops load whole tiles, also past the last key attended."""
         tiles = RowTiles.of(problem, tiling.block_m, tiling.block_n)
         # All rows as one tile: where K and V begin and end.
         everyone = RowTiles.of(problem, max(1, problem.seqlen_q), tiling.block_n)
         if problem.block_mask is not None:
-            return cls._under_mask(problem, tiling, tiles, int(everyone.ends.sum()))
+            return cls._under_mask(problem, tiling, tiles, int(everyone.ends.sum()), boxes)
         heads, again = problem.heads, np.maximum(tiles.visits - 1, 0)
+        keys = everyone.keys(tiling.block_n, problem.seqlen_k if boxes else 0)
         return cls(
             number=0,  # there are no lists to count
             rows=heads * int((tiles.visits * tiles.rows).sum()),
             rows_again=heads * int((again * tiles.rows).sum()),
-            keys_once=heads // problem.group * everyone.keys(tiling.block_n),
+            keys_once=heads // problem.group * keys,
             keys_per_q_tile=heads * tiles.keys(tiling.block_n),
             nothing=0,
             cells_by_keys=0,
@@ -142,7 +144,7 @@ class _Visits:
 
     @classmethod
     def _under_mask(
-        cls, problem: AttentionProblem, tiling: Tiling, tiles: RowTiles, k_end: int
+        cls, problem: AttentionProblem, tiling: Tiling, tiles: RowTiles, k_end: int, boxes: bool
     ) -> _Visits:
         masks = visits_of_masks(problem, tiling)
         sums = np.zeros(7, np.int64)
@@ -160,7 +162,8 @@ class _Visits:
             int(n) * (problem.heads // len(masks)) for n in sums
         )
         visited = np.stack([mask.visited.any(axis=0) for mask in masks])
-        once = _keys_of_groups(problem, tiling, visited, k_end)
+        loaded_to = problem.seqlen_k if boxes else k_end
+        once = _keys_of_groups(problem, tiling, visited, loaded_to)
         return cls(number, rows, again, once, per_tile, nothing, by_keys, by_rows)
 
 
@@ -209,7 +212,21 @@ def launched_flash_q_outer_backward(
     dq is added in fp32 and converted last. `deterministic`: instead Q, dO, lse, delta and dq once,
     and K, V once per Q tile.
     """
-    visits = _Visits.of(problem, tiling)
+    return _q_outer_backward(problem, tiling, _Visits.of(problem, tiling), deterministic)
+
+
+@per_sequence
+def launched_flash_wgmma_backward(
+    problem: AttentionProblem, tiling: Tiling, *, deterministic: bool = False
+) -> Traffic:
+    """06_flash_wgmma_backward: the same, with K/V tiles as whole boxes. `deterministic` is
+    refused by its plan and has no meaning here."""
+    return _q_outer_backward(problem, tiling, _Visits.of(problem, tiling, boxes=True), False)
+
+
+def _q_outer_backward(
+    problem: AttentionProblem, tiling: Tiling, visits: _Visits, deterministic: bool
+) -> Traffic:
     d, per_row = problem.head_dim, problem.lse_bytes
     moved = _by_keys(problem, tiling, visits).plus(_statistics(problem))
     moved = moved.plus(Traffic({"delta": 4 * visits.rows}))

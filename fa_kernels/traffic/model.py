@@ -173,9 +173,15 @@ class RowTiles:
         ends = np.maximum(np.minimum(stops + limits.end, problem.seqlen_k), 0)
         return cls(stops - starts, first, -(-ends // block_n) - first, ends)
 
-    def keys(self, block_n: int) -> int:
-        """Keys that all Q tiles together load: whole K/V tiles up to the last one."""
-        return int((self.ends - self.first * block_n).sum())
+    def keys(self, block_n: int, seqlen_k: int = 0) -> int:
+        """Keys that all Q tiles together load: whole K/V tiles, the last up to the last key that is
+        attended; with `seqlen_k` up to where it, or the sequence, ends."""
+        ends = self.ends
+        if seqlen_k:
+            ends = (self.first + self.visits) * block_n
+            np.minimum(ends, seqlen_k, out=ends)
+            np.copyto(ends, self.ends, where=self.visits <= 0)
+        return int(ends.sum() - block_n * self.first.sum())
 
 
 def _values(problem: AttentionProblem, lists: int = 0) -> dict[str, int]:
@@ -266,18 +272,29 @@ def launched_flash_q_outer(problem: AttentionProblem, tiling: Tiling) -> Traffic
 
     With a block mask also the lists that name them.
     """
+    return _q_outer(problem, tiling, boxes=False)
+
+
+@per_sequence
+def launched_flash_wgmma(problem: AttentionProblem, tiling: Tiling) -> Traffic:
+    """06_flash_wgmma: the same, with K/V tiles as whole boxes, also past the last key attended."""
+    return _q_outer(problem, tiling, boxes=True)
+
+
+def _q_outer(problem: AttentionProblem, tiling: Tiling, boxes: bool) -> Traffic:
     row_bytes = problem.head_dim * problem.itemsize
     tiles = RowTiles.of(problem, tiling.block_m, tiling.block_n)
     once = {"out": problem.q_bytes, "lse": problem.lse_bytes}
     if problem.block_mask is None:
-        kv = tiles.keys(tiling.block_n) * row_bytes * problem.heads
+        keys = tiles.keys(tiling.block_n, problem.seqlen_k if boxes else 0)
+        kv = keys * row_bytes * problem.heads
         return Traffic({"q": problem.q_bytes, "k": kv, "v": kv} | _values(problem), once)
     kv = lists = 0
     masks = visits_of_masks(problem, tiling)
     for visits in masks:
         i, j = np.nonzero(visits.visited)
-        keys = np.minimum(tiling.block_n, tiles.ends[i] - j * tiling.block_n)
-        kv += int(keys.sum()) * row_bytes
+        ends = problem.seqlen_k if boxes else tiles.ends[i]
+        kv += int(np.minimum(tiling.block_n, ends - j * tiling.block_n).sum()) * row_bytes
         lists += list_bytes(len(tiles.rows), len(i))
         lists += cell_bytes(problem, tiling, tiles.rows, visits.mixed, tiles.ends)
     share = problem.heads // len(masks)

@@ -96,11 +96,10 @@ def largest_difference(keep: np.ndarray) -> float:
 
 
 def moved(problem: AttentionProblem) -> Traffic:
-    """HBM bytes of rung 05 in the `launched` model, with the tiles that it takes on an H200."""
-    variant = VARIANTS[OURS]
+    """HBM bytes in the `launched` model of what times masks on an H200, with the tiles it takes."""
+    variant = VARIANTS[OURS[0]]
     limit = find_device("h200").smem_per_block_bytes
-    tiling = variant.default_tiling(problem.head_dim, problem.itemsize, limit)
-    return variant.launched(problem, tiling.clipped(problem.seqlen_q, problem.seqlen_k))
+    return variant.launched(problem, variant.tiling_for(problem, limit))
 
 
 def code_of(keep: np.ndarray, name: str, percent: int, call: Call) -> str:

@@ -28,6 +28,7 @@ class Idea:
 _01, _02, _03 = "01_standard_naive", "02_standard_tiled", "03_flash_kv_outer"
 _04, _05 = "04_flash_q_outer", "05_flash_mma"
 _05_BACKWARD = "05_flash_mma_backward"
+_06, _06_BACKWARD = "06_flash_wgmma", "06_flash_wgmma_backward"
 
 IDEAS: tuple[Idea, ...] = (
     Idea("naive_product", _01, "sum += to_float(q[c])", "sum += to_float(q[c])"),
@@ -58,6 +59,19 @@ IDEAS: tuple[Idea, ...] = (
     Idea("taking_turns", _05_BACKWARD, "// Two warps share a scheduler.", "&& dq_last)"),
     Idea("going_round", _05_BACKWARD, "RoundQueue walk(rows_of.first", "HEAD_DIM_PAD <= 128"),
     Idea("four_at_once", _05_BACKWARD, "red.global.add.v4.f32", '"memory");'),
+    Idea("producer", _06, "give_registers<PRODUCER_REGISTERS>();", "if (threadIdx.x == THREADS) {"),
+    Idea("tma", _06, "cp.async.bulk.tensor.4d", '"memory");'),
+    Idea("descriptor", _06, "Operand operand(unsigned tile", "128-byte swizzle"),
+    Idea("wgmma", _06, "m64n128k16", '"n"(DOWN_B)'),
+    Idea("turns", _06, "turns.take();", "turns.pass();"),
+    Idea("overlap", _06, "wgmma_wait<OVERLAP>();", "wgmma_wait<0>();"),
+    Idea("counter", _06, "int next() const", "atomicAdd("),
+    Idea("fetching_warp", _06_BACKWARD, "give_registers<PRODUCER_REGISTERS>();", "return;"),
+    Idea("keys_of_a_group", _06_BACKWARD, "add_to_keys(dk_frags, ds_left", "wgmma_commit();"),
+    Idea("dv_runs_on", _06_BACKWARD, "#if EARLY_DV", "wgmma_wait<1>();"),
+    Idea("ds_alone", _06_BACKWARD, "store_ds(smem.ds + odd", "warp_arrive(smem.ds_full()"),
+    Idea("dq_runs_on", _06_BACKWARD, "row_gradient(dq, ds_slab", "wgmma_wait<1>();"),
+    Idea("dq_by_tma", _06_BACKWARD, "bulk_add(to, piece", "bulk_commit();"),
 )
 
 

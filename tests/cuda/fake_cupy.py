@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +55,7 @@ def fake_cupy() -> Any:
         return on_gpu(array.copy())
 
     stream = SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
+    runtime = SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda handle: False)
     return SimpleNamespace(
         ndarray=GpuArray,
         copies=copies,
@@ -61,6 +63,8 @@ def fake_cupy() -> Any:
             Device=lambda *_: SimpleNamespace(id=0, synchronize=lambda: None),
             is_available=lambda: True,
             get_current_stream=lambda: stream,
+            Stream=lambda non_blocking: nullcontext(stream),
+            runtime=runtime,
         ),
         asarray=asarray,
         empty=lambda shape, dtype: on_gpu(np.empty(shape, dtype)),

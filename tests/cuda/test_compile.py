@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,8 +19,11 @@ from fa_kernels.cuda.compile import (
     kernel_hash,
     kernel_names,
     kernel_source,
+    load_entry,
     macro_options,
+    own_arch,
 )
+from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import VARIANTS, Variant
@@ -45,8 +51,9 @@ def change(path: Path, old: str, new: str) -> int:
     return text[: text.index(old)].count("\n") + 1
 
 
-def small_plan(variant: Variant) -> dict[str, int]:
-    return dict(variant.plan(AttentionProblem(1, 1, 64, 64, 20), Tiling(16, 16)).macros)
+def small_plan(variant: Variant) -> LaunchPlan:
+    problem = AttentionProblem(1, 1, 64, 64, 24 if variant.whole_rows else 20)
+    return variant.plan(problem, variant.nearest_tiling(problem, Tiling(16, 16)))
 
 
 def test_kernel_names_are_the_files_in_rung_order() -> None:
@@ -111,6 +118,36 @@ def test_macros_are_options() -> None:
     assert macro_options({}) == ()
 
 
+# -- one architecture's own instructions ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_06_alone_is_for_one_architecture(name: str) -> None:
+    assert own_arch(name) == ("sm_90a" if name.startswith("06_") else None)
+
+
+def test_a_module_is_compiled_for_its_own_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy adds -arch=sm_90, which lacks wgmma; other kernels are left to CuPy."""
+    made: dict[str, tuple[str, ...]] = {}
+
+    def raw_module(code: str, options: tuple[str, ...], backend: str) -> Any:
+        assert backend == "nvrtc"
+        name = next(name for name in kernel_names() if kernel_source(name) == code)
+        made[name] = options
+        return SimpleNamespace(get_function=lambda entry: entry)
+
+    gpu = SimpleNamespace(Device=lambda: SimpleNamespace(id=0))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=gpu, RawModule=raw_module))
+    cuda_compile._module.cache_clear()
+    for name in kernel_names():
+        assert load_entry(name, {"HEAD_DIM": 64}, "entry") == "entry"
+    cuda_compile._module.cache_clear()
+    for name, options in made.items():
+        own = ("-arch=sm_90a",) if name.startswith("06_") else ()
+        assert options == ("-DHEAD_DIM=64", *own), name
+    assert set(made) == set(kernel_names())
+
+
 # -- NVRTC ----------------------------------------------------------------------------------
 
 
@@ -122,13 +159,26 @@ def nvrtc() -> None:
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_kernels_compile_without_a_gpu(variant: Variant) -> None:
-    macros = small_plan(variant)
-    report = compile_report(variant.kernel, macros, "sm_90")
-    plan = variant.plan(AttentionProblem(1, 1, 64, 64, 20), Tiling(16, 16))
+    plan = small_plan(variant)
+    report = compile_report(variant.kernel, plan.macros, "sm_90")
     assert set(report.registers) == {step.entry for step in plan.steps}
     assert all(16 <= count <= 255 for count in report.registers.values())
     assert report.spill_bytes == 0 and report.seconds > 0
-    assert (report.kernel, report.arch, report.macros) == (variant.kernel, "sm_90", macros)
+    arch = "sm_90a" if variant.max_arch == 90 else "sm_90"
+    assert (report.kernel, report.arch, report.macros) == (variant.kernel, arch, plan.macros)
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_06_is_compiled_for_sm_90a_whatever_is_asked_for(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For anything else the source itself says why it cannot be."""
+    plan = small_plan(VARIANTS["flash_wgmma"])
+    assert compile_report(plan.kernel, plan.macros, arch).arch == "sm_90a"
+    monkeypatch.setattr(cuda_compile, "own_arch", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"#error directive: \"wgmma needs -arch=sm_90a: "):
+        compile_report(plan.kernel, plan.macros, arch)
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -136,9 +186,9 @@ def test_kernels_compile_without_a_gpu(variant: Variant) -> None:
 def test_odd_tiles_pass_the_kernels_own_asserts(variant: Variant) -> None:
     """Padded rows, fp32, counters on: the static_assert compares Python's bytes with C++'s."""
     dtype = "float16" if variant.tensor_cores else "float32"
-    problem = AttentionProblem(1, 1, 203, 331, 63, dtype)
+    problem = AttentionProblem(1, 1, 203, 331, 56 if variant.whole_rows else 63, dtype)
     tiling = variant.nearest_tiling(problem, Tiling(17, 33))
-    plan = variant.plan(problem, tiling, aligned=False, count_traffic=True)
+    plan = variant.plan(problem, tiling, aligned=variant.whole_rows, count_traffic=True)
     assert compile_report(plan.kernel, plan.macros, "sm_90").registers
 
 
@@ -151,7 +201,7 @@ def test_an_error_is_reported_at_its_own_file_and_line(file: str, kernels: Path)
     lines.insert(number + 1, "int wrong = not_declared_anywhere;")
     path.write_text("\n".join(lines), encoding="utf-8")
     kernel_source.cache_clear()
-    macros = small_plan(VARIANTS["flash_q_outer"])
+    macros = small_plan(VARIANTS["flash_q_outer"]).macros
     with pytest.raises(RuntimeError, match=f"^{FLASH} does not compile for sm_90") as failure:
         compile_report(FLASH, macros, "sm_90")
     assert f"{file}({number + 2}): error: " in str(failure.value)
@@ -170,6 +220,6 @@ def test_an_error_is_reported_at_its_own_file_and_line(file: str, kernels: Path)
     ],
 )
 def test_a_wrong_macro_is_refused_by_the_kernel(macro: str, value: int, sentence: str) -> None:
-    macros = small_plan(VARIANTS["flash_q_outer"]) | {macro: value}
+    macros = {**small_plan(VARIANTS["flash_q_outer"]).macros, macro: value}
     with pytest.raises(RuntimeError, match=re.escape(sentence)):
         compile_report(FLASH, macros, "sm_90")

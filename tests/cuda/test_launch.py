@@ -69,6 +69,31 @@ def test_an_older_gpu_than_the_kernel_is_written_for_is_refused(
     subject.refuse_old_gpu("04_flash_q_outer", 70)
 
 
+@pytest.mark.parametrize(("arch", "runs"), [(80, False), (90, True), (100, False), (120, False)])
+def test_a_kernel_of_one_architecture_is_refused_on_older_and_newer_ones(
+    arch: int, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgmma is there on sm_90 alone: a later GPU has no such instructions."""
+    gpu = SimpleNamespace(Device=lambda *_: SimpleNamespace(id=0, compute_capability=str(arch)))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=gpu))
+    subject._arch.cache_clear()
+    variant, loaded = VARIANTS["flash_wgmma"], []
+    monkeypatch.setattr(subject, "load_entry", lambda *build: loaded.append(build[0]))
+    problem = AttentionProblem(1, 1, 64, 64, 64, "float16")
+    load_in_parallel(
+        [VARIANTS[n].plan(problem, Tiling(64, 64)) for n in ("flash_mma", variant.name)]
+    )
+    subject._arch.cache_clear()
+    assert sorted(loaded) == ["05_flash_mma", variant.kernel][: 1 + runs]
+    assert variant.runs_on(arch) == runs
+    if runs:
+        subject.refuse_old_gpu(variant.kernel, variant.min_arch)
+        return
+    said = rf"{variant.kernel} .* sm_90a alone, this GPU is sm_{arch}: use variant='auto' or "
+    with pytest.raises(NotImplementedError, match=said):
+        subject.refuse_old_gpu(variant.kernel, variant.min_arch)
+
+
 def test_a_row_of_scores_that_a_block_may_not_have_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

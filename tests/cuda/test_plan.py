@@ -211,21 +211,30 @@ def assert_fragments_cover(variant: Variant, problem: AttentionProblem, tiling: 
         ):
             variant.plan(problem, tiling)
         return
-    odd = [name for name in ("block_m", "block_n") if getattr(tiling, name) % 16]
+    if not variant.takes(problem):
+        said = f"multiples of 16 bytes, which d = {problem.head_dim} does not give: .*'flash_mma'"
+        with pytest.raises(NotImplementedError, match=said):
+            variant.plan(problem, tiling)
+        return
+    multiple = variant.tile_multiple
+    odd = [name for name in ("block_m", "block_n") if getattr(tiling, name) % multiple]
     if odd:
         value = getattr(tiling, odd[0])
-        said = f"{odd[0]} = {value}: tensor cores take whole fragments of 16, so use (\\d+), or "
-        with pytest.raises(ValueError, match=f"^{said}variant='flash_q_outer'") as refusal:
+        pieces = {16: "tensor cores take whole fragments", 64: "warpgroups take whole slabs"}
+        said = f"{odd[0]} = {value}: {pieces[multiple]} of {multiple}, so use (\\d+), or variant="
+        with pytest.raises(ValueError, match=f"^{said}") as refusal:
             variant.plan(problem, tiling)
         (advised,) = map(int, re.findall(r"so use (\d+)", str(refusal.value)))
-        assert advised % 16 == 0 and abs(advised - value) < 16
+        assert advised % multiple == 0 and abs(advised - value) < multiple
     own = variant.nearest_tiling(problem, tiling)
     plan = variant.plan(problem, own)
     (step,) = plan.steps
     assert plan.layout.smem_bytes == step.smem_bytes == plan.macros["SMEM_BYTES"] == plan.smem_bytes
     assert (plan.macros["BLOCK_M"], plan.macros["BLOCK_N"]) == (own.block_m, own.block_n)
-    assert step.threads == plan.macros["THREADS"] <= 512
-    assert own.block_m // (step.threads // 32) in (16, 32)  # rows of Q that a warp owns
+    multiplying = plan.macros["THREADS"]
+    copying = {16: 0, 64: 128}[variant.tile_multiple]  # one warpgroup does nothing else
+    assert step.threads == multiplying + copying <= 512
+    assert own.block_m // (multiplying // 32) in (16, 32)  # rows of Q that a warp owns
     rows = step.grid * own.block_m
     assert 6 * problem.seqlen_q <= rows < 6 * (problem.seqlen_q + own.block_m)
 
@@ -371,8 +380,14 @@ def test_the_default_tiling_can_always_be_launched(
     for limit_kib in (64, 99, 163, 227):
         for nk in (1, 1024, 16000, 65536):  # 16384: a whole row is more than a T4 block may have
             problem = AttentionProblem(1, 1, 1024, nk, head_dim, dtype)
-            tiling = variant.default_tiling(head_dim, problem.itemsize, limit_kib * KIB)
-            assert variant.plan(problem, tiling).smem_bytes <= limit_kib * KIB
+            # One that is for a GPU of its own has the shared memory of that one.
+            limit = HOPPER_SMEM_PER_BLOCK if variant.max_arch == 90 else limit_kib * KIB
+            tiling = variant.tiling_for(problem, limit)
+            if not variant.takes(problem):
+                with pytest.raises(NotImplementedError, match="use variant='flash_mma'"):
+                    variant.plan(problem, tiling)
+                return
+            assert variant.plan(problem, tiling).smem_bytes <= limit
 
 
 @each_variant
@@ -386,7 +401,8 @@ def test_a_grid_beyond_cudas_limit_is_refused(variant: Variant) -> None:
 def test_every_dtype_is_a_build_of_its_own(variant: Variant) -> None:
     builds = set()
     for dtype in variant.dtypes:
-        plan = variant.plan(AttentionProblem(1, 1, 8, 8, 64, dtype), Tiling(16, 16))
+        problem = AttentionProblem(1, 1, 8, 8, 64, dtype)
+        plan = variant.plan(problem, variant.nearest_tiling(problem, Tiling(16, 16)))
         builds.add((plan.macros["IO_BITS"], plan.macros["IO_BF16"]))
     known = {"float16": (16, 0), "bfloat16": (16, 1), "float32": (32, 0)}
     assert builds == {known[dtype] for dtype in variant.dtypes}
@@ -418,8 +434,9 @@ def test_the_fingerprint_is_of_every_plan_of_a_kernel(
 
         changed = list(table[kernel])
         changed[n] = other
-        if plan in defaults:
-            monkeypatch.setitem(defaults, other, defaults[plan])
+        for of in (defaults, fingerprint._FIXED_TILES):
+            if plan in of:
+                monkeypatch.setitem(of, other, of[plan])
         monkeypatch.setitem(table, kernel, tuple(changed))
         assert plan_fingerprint.__wrapped__(kernel) != before
 
@@ -429,7 +446,7 @@ def test_every_macro_is_used_by_the_kernel(variant: Variant) -> None:
     """An option that nothing reads would be set and do nothing."""
     mask = random_mask(64, 64, 24, 40) if variant.block_sparse else None
     problem = AttentionProblem(1, 1, 64, 64, 64, block_mask=mask)
-    plan = variant.plan(problem, Tiling(16, 16))
+    plan = variant.plan(problem, variant.nearest_tiling(problem, Tiling(16, 16)))
     source = kernel_source(plan.kernel)
     unused = [macro for macro in plan.macros if not re.search(rf"\b{macro}\b", source)]
     assert not unused
@@ -437,7 +454,8 @@ def test_every_macro_is_used_by_the_kernel(variant: Variant) -> None:
 
 @each_variant
 def test_the_steps_are_the_kernels_entries(variant: Variant) -> None:
-    plan: LaunchPlan = variant.plan(AttentionProblem(1, 1, 64, 64, 64), Tiling(16, 16))
+    problem = AttentionProblem(1, 1, 64, 64, 64)
+    plan: LaunchPlan = variant.plan(problem, variant.nearest_tiling(problem, Tiling(16, 16)))
     entries = re.findall(
         r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)|LAUNCH_BOUNDS)\s+(\w+)\(',
         kernel_source(plan.kernel),
@@ -447,7 +465,8 @@ def test_the_steps_are_the_kernels_entries(variant: Variant) -> None:
 
 @each_variant
 def test_counters_change_one_macro_alone(variant: Variant) -> None:
-    problem, tiling = AttentionProblem(1, 1, 64, 64, 64), Tiling(16, 16)
+    problem = AttentionProblem(1, 1, 64, 64, 64)
+    tiling = variant.nearest_tiling(problem, Tiling(16, 16))
     off, on = (variant.plan(problem, tiling, count_traffic=c) for c in (False, True))
     assert {k for k in on.macros if on.macros[k] != off.macros[k]} == {"COUNT_TRAFFIC"}
     assert on.steps == off.steps

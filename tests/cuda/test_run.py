@@ -13,9 +13,11 @@ import pytest
 from fa_kernels import tile_list
 from fa_kernels.block_mask import BlockMask
 from fa_kernels.cuda import launch as launching
+from fa_kernels.cuda import tensor_map
 from fa_kernels.cuda.arguments import rows_aligned, usable
 from fa_kernels.cuda.arrays import converted
 from fa_kernels.cuda.run import TRACE_HEADER, RowTrace
+from fa_kernels.cuda.work_counters import work_counters
 from fa_kernels.dropout import keep_scale
 from fa_kernels.extras import Extras
 from fa_kernels.measure.cases import LAYOUTS, Case
@@ -115,6 +117,8 @@ def assert_arguments(
 ) -> None:
     """Types, widths and values of one launch against the kernel's signature and the problem."""
     declared = parameters(plan.kernel, entry, plan.macros)
+    # dq = scale dq_sum has no exponential in it.
+    natural = plan.kernel[1] < "3" or p.bias_dtype or entry == "flash_wgmma_backward_convert"
     assert len(args) == len(declared), declared
     values = {
         "nheads": p.nheads,
@@ -122,13 +126,14 @@ def assert_arguments(
         "seqlen_k": p.seqlen_k,
         "kv_group": p.group,
         # The flash rungs work in log2 units, unless a bias may be finfo.min.
-        "scale": p.scale if plan.kernel[1] < "3" or p.bias_dtype else p.scale / np.log(2.0),
+        "scale": p.scale if natural else p.scale / np.log(2.0),
         "rows": p.heads * p.seqlen_q,
         "elements": p.heads * p.seqlen_q * p.head_dim,
         "seed": p.seed,
         "keep_scale": keep_scale(p.dropout_p, p.keep_given),
         "drop_below": round(p.dropout_p * 2**16) << 16,
         "total_q": None if p.packed is None else p.packed.total_q,
+        "items": plan.steps[0].grid,
     }
     for arg, (kind, name) in zip(args, declared, strict=True):
         if kind == "Strides":
@@ -137,6 +142,12 @@ def assert_arguments(
         elif kind == "Strides4":
             array = arrays[name.removesuffix("_strides")]
             assert arg.tolist() == [tuple(s // array.itemsize for s in array.strides)]
+        elif kind == "__grid_constant__ TensorMap":
+            array = arrays[name.removesuffix("_map")]
+            rows = plan.macros["BLOCK_M" if name in ("q_map", "d_out_map") else "BLOCK_N"]
+            assert_map(arg, array, rows)
+        elif (kind, name) == ("unsigned*", "counters"):
+            assert type(arg) is np.int64 and arg == work_counters(0)
         elif kind == "Band":
             assert arg.nbytes == 24
             assert_band(arg[0], p)
@@ -150,6 +161,14 @@ def assert_arguments(
         else:
             assert type(arg) is WIDTHS[kind], (name, type(arg))
             assert name not in values or arg == pytest.approx(values[name], rel=1e-7), name
+
+
+def assert_map(arg: Any, array: Any, rows: int) -> None:
+    """One element that goes by value, of that array, in boxes of that many rows."""
+    assert (arg.shape, arg.dtype.itemsize) == ((1,), 128)
+    told = tensor_map._driver().of(arg)
+    assert told.address == array.data.ptr
+    assert told.lengths == array.shape[::-1] and told.box == (64, rows, 1, 1)
 
 
 def assert_band(band: Any, p: AttentionProblem) -> None:
@@ -184,11 +203,12 @@ def test_arguments_are_the_kernels_parameters(
     for problem in problems(variant):
         calls.clear()
         q, k, v = inputs(problem=problem)
-        out, lse, traffic = variant.run(q, k, v, problem, TILING, count_traffic=count)
+        tiling = variant.nearest_tiling(problem, TILING)
+        out, lse, traffic = variant.run(q, k, v, problem, tiling, count_traffic=count)
         assert (out.shape, out.dtype) == (q.shape, q.dtype)
         assert (lse.shape, lse.dtype) == (q.shape[:3], np.float32)
         assert (traffic is None) == (not count)
-        plan = variant.plan(problem, TILING, count_traffic=count)
+        plan = variant.plan(problem, tiling, count_traffic=count)
         assert [c[0] for c in calls] == [step.entry for step in plan.steps]
         arrays = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
         for (entry, grid, block, args, smem, _), step in zip(calls, plan.steps, strict=True):
@@ -230,9 +250,15 @@ def test_every_option_reaches_the_kernel(
 ) -> None:
     problem = with_options(fields)
     (q, k, v), extras = inputs(problem=problem), gpu_extras(problem)
-    out, lse, _ = variant.run(q, k, v, problem, TILING, extras=extras, count_traffic=True)
+    if not variant.takes(problem):
+        with pytest.raises(NotImplementedError, match="takes no packed .* Use variant='flash_mma'"):
+            variant.run(q, k, v, problem, TILING, extras=extras)
+        assert problem.packed is not None and not variant.packs and not calls
+        return
+    tiling = variant.nearest_tiling(problem, TILING)
+    out, lse, _ = variant.run(q, k, v, problem, tiling, extras=extras, count_traffic=True)
     assert out.shape == problem.q_shape and lse.shape == problem.q_shape[:3]
-    plan = variant.plan(problem, TILING, count_traffic=True)
+    plan = variant.plan(problem, tiling, count_traffic=True)
     arrays = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
     given = {"mask": extras.mask, "bias": extras.bias, "keep": extras.dropout_keep}
     arrays |= {name: array for name, array in given.items() if array is not None}
@@ -247,15 +273,16 @@ def test_every_option_reaches_the_kernel(
 def test_extras_that_are_not_the_problems_are_refused(variant: Variant, calls: list[Any]) -> None:
     problem = with_options(FLAGGED | {"keep_given": True})
     extras, (q, k, v) = gpu_extras(problem), inputs(problem=problem)
+    tiling = variant.nearest_tiling(problem, TILING)
     for name in ("mask", "bias", "dropout_keep"):
         array = getattr(extras, name)
         for wrong in (None, array[..., :-1], array.astype(np.float64)):
             fields: dict[str, Any] = {name: wrong}
             with pytest.raises(ValueError, match=rf"^{name} is .*, the problem says"):
-                variant.run(q, k, v, problem, TILING, extras=replace(extras, **fields))
+                variant.run(q, k, v, problem, tiling, extras=replace(extras, **fields))
     bare = replace(problem, masked=False)
     with pytest.raises(ValueError, match="^mask is"):
-        variant.run(q, k, v, bare, TILING, extras=extras)
+        variant.run(q, k, v, bare, tiling, extras=extras)
     assert not calls
 
 
@@ -284,7 +311,7 @@ def masked(lead: tuple[int, int] = (1, 1), **changed: Any) -> AttentionProblem:
 
 def mask_arguments(calls: list[Any], variant: Variant, problem: AttentionProblem) -> dict[str, Any]:
     """Every argument of the last launch by the name of its parameter."""
-    plan = variant.plan(problem, TILING)
+    plan = variant.plan(problem, variant.nearest_tiling(problem, TILING))
     names = [name for _, name in parameters(plan.kernel, plan.steps[0].entry, plan.macros)]
     return dict(zip(names, calls[-1][3], strict=True))
 
@@ -296,14 +323,15 @@ def test_a_block_mask_adds_its_lists_and_itself(
 ) -> None:
     problem = masked(lead, dtype="float16")
     q, k, v = inputs(problem=problem)
-    out, lse, _ = variant.run(q, k, v, problem, TILING, count_traffic=True)
-    plan = variant.plan(problem, TILING, count_traffic=True)
+    tiling = variant.nearest_tiling(problem, TILING)
+    out, lse, _ = variant.run(q, k, v, problem, tiling, count_traffic=True)
+    plan = variant.plan(problem, tiling, count_traffic=True)
     arrays = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
     assert_arguments(plan, calls[-1][0], calls[-1][3], arrays, problem)
     order = tile_list.by_kv if variant.kernel == "03_flash_kv_outer" else tile_list.by_q
-    lists = order(problem, TILING)
-    if variant.kernel == "05_flash_mma":
-        queues = tile_list.queues(problem, TILING)
+    lists = order(problem, tiling)
+    if variant.tensor_cores:
+        queues = tile_list.queues(problem, tiling)
         records = arrays["list_start"].view(tile_list.LIST_RECORD)[..., 0]
         np.testing.assert_array_equal(records, queues.records)
         np.testing.assert_array_equal(arrays["list_entries"], queues.entries)
@@ -321,7 +349,7 @@ def test_every_head_finds_its_own_mask(
 ) -> None:
     """batch * mask_batch_lead + head * mask_head_lead, as the kernels compute it."""
     problem = masked(lead, dtype="float16")
-    variant.run(*inputs(problem=problem), problem, TILING)
+    variant.run(*inputs(problem=problem), problem, variant.nearest_tiling(problem, TILING))
     args = mask_arguments(calls, variant, problem)
     assert (args["mask_q_blocks"], args["mask_k_blocks"]) == (3, 3)
     flat = args["mask_keep"].reshape(-1, 3, 3)
@@ -356,7 +384,7 @@ def test_a_mask_that_keeps_nothing_still_has_valid_pointers(
 ) -> None:
     nothing = BlockMask.from_dense(np.zeros((3, 3), bool), 8, 8)
     problem = replace(PROBLEM, block_mask=nothing, dtype="float16")
-    variant.run(*inputs(problem=problem), problem, TILING)
+    variant.run(*inputs(problem=problem), problem, variant.nearest_tiling(problem, TILING))
     assert mask_arguments(calls, variant, problem)["list_entries"].size >= 1
 
 
@@ -418,12 +446,14 @@ def test_too_much_shared_memory_is_refused_before_anything_is_allocated(
     monkeypatch.setattr(launching, "smem_limit_bytes", lambda: 1024)
     monkeypatch.setattr(sys.modules["cupy"], "empty", lambda *a: pytest.fail("allocated"))
     problem = replace(PROBLEM, dtype=variant.dtypes[0])
+    tiling = variant.nearest_tiling(problem, TILING)
     if variant.kernel == "01_standard_naive":  # it has none
         monkeypatch.undo()
         assert variant.plan(problem, TILING).smem_bytes == 0
         return
-    with pytest.raises(ValueError, match=r"B_c = 16, B_r = 16 needs .* this GPU allows 1 KiB"):
-        variant.run(*inputs(problem=problem), problem, TILING)
+    tiles = f"B_c = {tiling.block_n}, B_r = {tiling.block_m}"
+    with pytest.raises(ValueError, match=rf"{tiles} needs .* this GPU allows 1 KiB"):
+        variant.run(*inputs(problem=problem), problem, tiling)
     assert not calls
 
 
@@ -439,5 +469,5 @@ def test_arrays_that_are_not_the_problems_are_refused(variant: Variant, calls: l
         (replace(problem, dtype="bfloat16"), "q"),
     ):
         with pytest.raises(ValueError, match=rf"^{name} is float16 of shape .*, the problem says"):
-            variant.run(q, k, v, wrong, TILING)
+            variant.run(q, k, v, wrong, variant.nearest_tiling(problem, TILING))
     assert not calls

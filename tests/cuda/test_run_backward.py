@@ -14,6 +14,7 @@ from fa_kernels.cuda import plan as plans
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.plan_mma import kv_heads_in_section
 from fa_kernels.extras import NO_EXTRAS, Extras
+from fa_kernels.measure.cases import MAPPED_LAYOUTS
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
@@ -51,11 +52,28 @@ def arrays(problem: AttentionProblem = PROBLEM, layout: str = "bhsd") -> dict[st
     return dict(zip(INPUTS, (d_out, q, k, v, out, lse), strict=True))
 
 
+def tiles_of(backward: Backward, problem: AttentionProblem = PROBLEM) -> Tiling:
+    """TILING, or the tiles that it takes alone."""
+    own = backward.tiling_for(problem, 227 * 1024)
+    return own if backward.own_tiles_alone else TILING
+
+
+def refuses(backward: Backward, problem: AttentionProblem, deterministic: bool = False) -> str:
+    """What a backward pass says of a call that it leaves to 05; "" of all that it takes."""
+    if backward.kernel != "06_flash_wgmma_backward":
+        return ""
+    for asked, why in ((problem.packed, "packed sequences"), (problem.bias_dtype, "takes no bias"),
+                       (deterministic, "is not deterministic")):  # fmt: skip
+        if asked:
+            return f"{why}.*[Uu]se variant='flash_mma'"
+    return ""
+
+
 def plan_of(
     backward: Backward, entry: str, problem: AttentionProblem, **options: bool
 ) -> LaunchPlan:
     """The plan that a launch belongs to: 02 rebuilds P by the kernel of its forward."""
-    made = backward.plan(problem, TILING, **options)
+    made = backward.plan(problem, tiles_of(backward, problem), **options)
     if any(step.entry == entry for step in made.steps):
         return made
     options.pop("deterministic", None)
@@ -91,13 +109,19 @@ def test_arguments_are_the_kernels_parameters(
         problem = replace(PROBLEM, dtype=dtype, causal=causal)
         known = arrays(problem)
         options = {"deterministic": deterministic, "count_traffic": count}
-        dq, dk, dv, traffic = backward.run(*known.values(), problem, TILING, **options)
+        tiling = tiles_of(backward, problem)
+        if why := refuses(backward, problem, deterministic):
+            with pytest.raises(NotImplementedError, match=why):
+                backward.run(*known.values(), problem, tiling, **options)
+            assert not calls
+            continue
+        dq, dk, dv, traffic = backward.run(*known.values(), problem, tiling, **options)
         for gradient, like in ((dq, known["q"]), (dk, known["k"]), (dv, known["v"])):
             assert (gradient.shape, gradient.dtype) == (like.shape, like.dtype)
             assert gradient.flags.c_contiguous
         assert (traffic is None) == (not count)
         if backward in FLASH.values():
-            entries = [step.entry for step in backward.plan(problem, TILING, **options).steps]
+            entries = [step.entry for step in backward.plan(problem, tiling, **options).steps]
             assert [call[0] for call in calls] == entries
         known |= {"dq": dq, "dk": dk, "dv": dv}
         known = assert_launches(backward, calls, known, problem, **options)
@@ -114,7 +138,13 @@ def test_every_option_reaches_the_kernel(
     problem = with_options(fields)
     known, extras = arrays(problem), gpu_extras(problem)
     options = {"deterministic": deterministic, "count_traffic": True}
-    dq, dk, dv, _ = backward.run(*known.values(), problem, TILING, extras=extras, **options)
+    tiling = tiles_of(backward, problem)
+    if why := refuses(backward, problem, deterministic):
+        with pytest.raises(NotImplementedError, match=why):
+            backward.run(*known.values(), problem, tiling, extras=extras, **options)
+        assert not calls
+        return
+    dq, dk, dv, _ = backward.run(*known.values(), problem, tiling, extras=extras, **options)
     assert dq.shape == problem.q_shape and dk.shape == dv.shape == problem.kv_shape
     given = {"mask": extras.mask, "bias": extras.bias, "keep": extras.dropout_keep}
     known |= {name: array for name, array in given.items() if array is not None}
@@ -136,11 +166,16 @@ def test_each_launch_gets_the_lists_of_the_tiles_that_it_owns(
 ) -> None:
     mask = random_mask(17, 23, 8, 8, lead)
     problem = replace(PROBLEM, block_mask=mask, bias_dtype="float32")
-    extras = gpu_extras(problem)
+    with_statistics = not refuses(backward, problem)
+    if not with_statistics:
+        problem = replace(problem, bias_dtype=None)
+    if refuses(backward, problem, deterministic):
+        return
+    extras, tiling = gpu_extras(problem), tiles_of(backward, problem)
     backward.run(
-        *arrays(problem).values(), problem, TILING, extras=extras, deterministic=deterministic
+        *arrays(problem).values(), problem, tiling, extras=extras, deterministic=deterministic
     )
-    plan = backward.plan(problem, TILING, deterministic=deterministic)
+    plan = backward.plan(problem, tiling, deterministic=deterministic)
     orders = {"keys": tile_list.by_kv, "rows": tile_list.by_q, "statistics": tile_list.by_q}
     seen = set()
     for call in calls:
@@ -149,23 +184,23 @@ def test_each_launch_gets_the_lists_of_the_tiles_that_it_owns(
             continue
         seen.add(ending)
         args = named(call, plan)
-        if plan.kernel == "05_flash_mma_backward":
+        if plan.kernel in ("05_flash_mma_backward", "06_flash_wgmma_backward"):
             alike = problem.group == 1 or lead[1] == 1
             by_keys, longest = ending == "keys", ending == "rows" or (ending == "keys" and alike)
-            queues = tile_list.queues(problem, TILING, by_keys, longest)
+            queues = tile_list.queues(problem, tiling, by_keys, longest)
             records = queues.records.view("<i8").reshape(*queues.records.shape, 2)
             assert args["list_start"].tolist() == records.tolist()
             assert args["list_entries"].tolist() == queues.entries.tolist()
             if ending == "keys":
                 assert args["heads_in_section"] == kv_heads_in_section(problem)
         else:
-            lists = orders[ending](problem, TILING)
+            lists = orders[ending](problem, tiling)
             assert args["list_start"].tolist() == lists.start.tolist()
             assert args["list_entries"].tolist() == lists.entries.tolist()
         np.testing.assert_array_equal(args["mask_keep"], mask.keep)
         wants = (lead[1] if lead[0] > 1 else 0, int(lead[1] > 1))
         assert (args["mask_batch_lead"], args["mask_head_lead"]) == wants
-    assert {"keys", "statistics"} <= seen
+    assert "keys" in seen and ("statistics" in seen) == with_statistics
     sums = [BACKWARD[name] for name in BY_KEYS]
     assert ("rows" in seen) == (deterministic and backward in sums)
 
@@ -173,11 +208,15 @@ def test_each_launch_gets_the_lists_of_the_tiles_that_it_owns(
 def test_without_a_bias_lse_itself_is_the_statistics(calls: list[Any]) -> None:
     for backward in FLASH.values():
         calls.clear()
-        known = arrays()
-        backward.run(*known.values(), PROBLEM, TILING)
+        known, tiling = arrays(), tiles_of(backward)
+        backward.run(*known.values(), PROBLEM, tiling)
         keys = next(call for call in calls if call[0].endswith("_keys"))
-        assert named(keys, backward.plan(PROBLEM, TILING))["row_m"] is known["lse"]
+        args = named(keys, backward.plan(PROBLEM, tiling))
         biased = replace(PROBLEM, bias_dtype="float32")
+        if refuses(backward, biased):  # no statistics but lse are anything to it
+            assert args["lse"] is known["lse"]
+            continue
+        assert args["row_m"] is known["lse"]
         calls.clear()
         backward.run(*known.values(), biased, TILING, extras=gpu_extras(biased))
         plan = backward.plan(biased, TILING)
@@ -208,6 +247,21 @@ def test_a_sum_of_dq_starts_from_zero(
         assert (dq_sum is dq) == (dtype == "float32")
 
 
+def test_sums_of_dq_in_whole_tiles_start_from_zero(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """06 adds to padding, too, and converts what rows and columns there are."""
+    monkeypatch.setattr(
+        sys.modules["cupy"], "empty", lambda shape, dtype: on_gpu(np.full(shape, 7, dtype))
+    )
+    backward = BACKWARD["flash_wgmma"]
+    backward.run(*arrays().values(), PROBLEM, tiles_of(backward))
+    plan = backward.plan(PROBLEM, tiles_of(backward))
+    keys, convert = (named(call, plan) for call in calls if not call[0].endswith("_delta"))
+    assert keys["dq_sum"] is convert["dq_sum"] and not keys["dq_sum"].any()
+    assert keys["dq_sum"].shape == (2, 3, 1, 128 * 64) and keys["dq_sum"].dtype == np.float32
+
+
 @each_backward
 def test_arrays_that_are_not_the_problems_are_refused(backward: Backward, calls: list[Any]) -> None:
     right = arrays()
@@ -216,10 +270,10 @@ def test_arrays_that_are_not_the_problems_are_refused(backward: Backward, calls:
         for wrong in (right[name][:, :, :-1], right[name].astype(np.float64)):
             changed = {**right, name: on_gpu(wrong)}
             with pytest.raises(ValueError, match=rf"^{name} is .*, the problem says"):
-                backward.run(*changed.values(), PROBLEM, TILING)
+                backward.run(*changed.values(), PROBLEM, tiles_of(backward))
     problem = replace(PROBLEM, masked=True)
     with pytest.raises(ValueError, match="^mask is"):
-        backward.run(*right.values(), problem, TILING, extras=NO_EXTRAS)
+        backward.run(*right.values(), problem, tiles_of(backward), extras=NO_EXTRAS)
     assert not calls
 
 
@@ -227,7 +281,13 @@ def test_arrays_that_are_not_the_problems_are_refused(backward: Backward, calls:
 @each_backward
 def test_any_rows_are_used_in_place(backward: Backward, layout: str, calls: list[Any]) -> None:
     known = arrays(layout=layout)
-    dq, dk, dv, _ = backward.run(*known.values(), PROBLEM, TILING)
+    if backward.kernel == "06_flash_wgmma_backward" and layout not in MAPPED_LAYOUTS:
+        with pytest.warns(UserWarning, match="TMA .* copied once") as record:
+            backward.run(*known.values(), PROBLEM, tiles_of(backward))
+        assert [str(one.message).split()[0] for one in record] == ["d_out", "q", "k", "v"]
+        assert len(calls) == 3
+        return
+    dq, dk, dv, _ = backward.run(*known.values(), PROBLEM, tiles_of(backward))
     known |= {"dq": dq, "dk": dk, "dv": dv}
     assert_launches(backward, calls, known, PROBLEM, aligned=layout != "unaligned")
 
@@ -253,9 +313,10 @@ def test_lse_may_be_strided(backward: Backward, calls: list[Any]) -> None:
     wide = on_gpu(np.arange(2 * 3 * 34, dtype=np.float32).reshape(2, 3, 34))
     known["lse"] = wide[..., ::2]
     with pytest.warns(UserWarning, match=r"lse.*copied once"):
-        backward.run(*known.values(), PROBLEM, TILING)
+        backward.run(*known.values(), PROBLEM, tiles_of(backward))
     keys = next(call for call in calls if call[0].endswith("_keys"))
-    row_m = named(keys, backward.plan(PROBLEM, TILING))["row_m"]
+    args = named(keys, backward.plan(PROBLEM, tiles_of(backward)))
+    row_m = args["row_m" if "row_m" in args else "lse"]
     assert row_m.flags.c_contiguous
     np.testing.assert_array_equal(row_m, known["lse"])
 
@@ -333,8 +394,11 @@ def test_the_workspace_is_what_was_promised(
     for name in ("empty", "zeros"):
         monkeypatch.setattr(cupy, name, noting(getattr(cupy, name)))
     problem = replace(PROBLEM, dtype=dtype, bias_dtype=bias)
+    if refuses(backward, problem):
+        return
     extras = gpu_extras(problem) if bias else Extras()
-    gradients = backward.run(*arrays(problem).values(), problem, TILING, extras=extras)[:3]
+    tiling = tiles_of(backward, problem)
+    gradients = backward.run(*arrays(problem).values(), problem, tiling, extras=extras)[:3]
     workspace = [a for a in made if not any(a is g for g in gradients)]
     assert sum(a.nbytes for a in workspace) == backward.workspace_bytes(problem)
     assert all(isinstance(a, GpuArray) for a in workspace)
@@ -347,8 +411,13 @@ def test_offsets_beyond_32_bits_are_passed_in_full(calls: list[Any]) -> None:
     lse = on_gpu(np.zeros((1, 1, 1), np.float32))
     for backward in FLASH.values():
         calls.clear()
-        backward.run(far, row, far, row, row, lse, problem, Tiling(16, 16))
-        keys = next(call for call in calls if call[0].endswith("_keys"))
-        args = named(keys, backward.plan(problem, Tiling(16, 16)))
-        for name in ("d_out_strides", "k_strides"):
+        tiling = tiles_of(backward, problem)
+        backward.run(far, row, far, row, row, lse, problem, tiling)
+        plan = backward.plan(problem, tiling)
+        args: dict[str, Any] = {}
+        for call in (call for call in calls if call[0].endswith(("_delta", "_keys"))):
+            args |= named(call, plan)
+        names = {"d_out_strides", "k_strides"} & args.keys()
+        assert len(names) == (1 if backward.own_tiles_alone else 2)  # others are in tensor maps
+        for name in names:
             assert args[name][0].tolist() == (2**39, 2**35, 16)

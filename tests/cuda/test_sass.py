@@ -75,6 +75,36 @@ def test_every_loop_has_its_opcodes() -> None:
     assert len(outer) == 9 and outer[0] == "LDG.E" and outer[-1] == "BRA"
 
 
+WAITING = listing(
+    "waiting",
+    ".L_x_0:",
+    "HGMMA.64x128x16.F32 R24, gdesc[UR4], RZ, !UPT",
+    "HGMMA.64x64x16.F32 R24, R88, gdesc[UR8], R24",
+    "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R3",
+    "@!P0 BRA `(.L_x_2)",
+    ".L_x_1:",
+    "@P1 BRA `(.L_x_0)",
+    "HGMMA.64x64x16.F32 R24, R88, gdesc[UR8], R24",
+    "@P2 EXIT",
+    "MOV R0, R1",
+    "EXIT",
+    ".L_x_2:",  # moved out of the way: it tries again, then goes back into the loop
+    "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R3",
+    "@!P0 BRA `(.L_x_2)",
+    "BRA `(.L_x_1)",
+)
+
+
+def test_a_wait_that_is_moved_out_of_the_way_is_no_loop_of_products() -> None:
+    """Its way back spans whatever lies between, here a product after the loop."""
+    (mix,) = read_sass(WAITING).values()
+    assert mix.loops == {"tensor": 2, "barrier": 1, "other": 2}
+    assert mix.products == {"HGMMA.64x128x16.F32": 1, "HGMMA.64x64x16.F32": 2}
+    assert mix.loop_flops == 2 * 64 * (128 + 64) * 16 // 4
+    (loops,) = read_loops(WAITING).values()
+    assert sorted(map(len, loops)) == [2, 5]
+
+
 def test_loops_that_multiply_are_found() -> None:
     (mix,) = read_sass(SCALAR).values()
     assert mix.counts == {"fp32": 3, "mufu": 1, "shared": 1, "global": 1, "integer": 1, "other": 5}

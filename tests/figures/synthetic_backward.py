@@ -13,6 +13,7 @@ from fa_kernels.masks import matmul_flops
 from fa_kernels.measure.backward_run import problems
 from fa_kernels.measure.records import RUN_KEYS, SCHEMA_VERSION, Row, append_rows
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.tiling import HOPPER_SMEM_PER_BLOCK
 from fa_kernels.traffic.model import ALL_TENSORS
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
@@ -25,6 +26,7 @@ _COST = {
     "flash_kv_outer": (90.0, 4.0),
     "flash_q_outer": (45.0, 4.5),
     "flash_mma": (2.0, 3.0),
+    "flash_wgmma": (1.4, 3.0),
 }
 #: The longest sequence at which the made-up standard attention still fits.
 FITS_UP_TO = 32768
@@ -45,7 +47,9 @@ def rows_at(problem: AttentionProblem) -> Iterator[Row]:
     """All rows of one problem, as `measure.backward_run` makes them."""
     for name, variant in VARIANTS.items():
         backward = variant.backward
-        if backward is None or problem.dtype not in variant.dtypes:
+        if backward is None or not variant.takes(problem):
+            continue
+        if not backward.takes(problem, HOPPER_SMEM_PER_BLOCK):
             continue
         at = BackwardAt.of(name, problem, find_device("h200"))
         if name == "standard_tiled" and problem.seqlen_q > FITS_UP_TO:

@@ -40,7 +40,7 @@ def write_counters(root: Path, budgets_kib: tuple[int, ...] = (64,)) -> Path:
             point = Point(problem, kib * KIB, tiling, device("h200"))
             for name in VARIANTS:
                 own = VARIANTS[name].nearest_tiling(problem, tiling)
-                for metric, value in counters(name, point).items():
+                for metric, value in counters(name, replace(point, tiling=own)).items():
                     one = row(problem, "fa_kernels", name, own, metric, value)
                     rows.append(replace(one, unit=COUNTER_UNITS[metric]))
     append_rows(folder, rows)

@@ -101,8 +101,8 @@ def test_switches_stand_under_their_rung(made: Run) -> None:
     mine = [r for r in made.rows if r.series in ("flash_q_outer", "torch_flash")]
     off = [replace(r, variant=series, median=2 * r.median) for r in mine
            if r.series == "flash_q_outer" and r.metric == "latency_ms" and r.median]  # fmt: skip
-    old = replace(made, rows=tuple(r for r in made.rows if r.series != "flash_q_outer"
-                                   and r.series != "flash_mma"))  # fmt: skip
+    fast = ("flash_q_outer", "flash_mma", "flash_wgmma")
+    old = replace(made, rows=tuple(r for r in made.rows if r.series not in fast))
     new = replace(made, run_id="20270101-h200-speed", rows=(*mine, *off))
     runs = LadderRuns([old, new])
     found = runs.steps(PROBLEM)

@@ -67,7 +67,7 @@ def test_the_compared_variants_have_their_familys_pure_hue() -> None:
     assert [look.line for look in theme._FAMILIES["flash"]] == [
         theme.style_of(name).colour
         for name in ("flash_q_outer", "flash_kv_outer", "flash_q_outer_one_block",
-                     "flash_kv_outer_io", "flash_mma")
+                     "flash_kv_outer_io", "flash_mma", "flash_wgmma")
     ]  # fmt: skip
 
 

@@ -45,8 +45,9 @@ def test_sizes_are_those_of_the_problem(h200: Device) -> None:
 
 def test_the_tile_is_that_of_the_last_rung_which_runs_there(h200: Device) -> None:
     half, single = (AttentionProblem.of_tokens(4096, 64, d) for d in ("float16", "float32"))
-    assert rung_of(half, h200) == "05" and rung_of(half, device("t4")) == "04"
-    assert rung_of(single, h200) == "04" and last_rung("float16", h200).name == "flash_mma"
+    assert rung_of(half, h200) == "06" and rung_of(half, device("t4")) == "04"
+    assert rung_of(half, device("a100-80gb")) == "05", "it has no warpgroups"
+    assert rung_of(single, h200) == "04" and last_rung("float16", h200).name == "flash_wgmma"
 
 
 def test_a_tile_is_no_longer_than_the_sequence(h200: Device) -> None:

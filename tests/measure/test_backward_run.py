@@ -111,7 +111,9 @@ def test_every_variant_with_a_backward_is_measured_in_the_dtypes_it_takes() -> N
         for dtype in ("float16", "float32")
     )
     assert single == ["standard_tiled", "flash_kv_outer", "flash_q_outer"]
-    assert half == [*single, "flash_mma"]
+    assert half == [*single, "flash_mma", "flash_wgmma"]
+    (wide,) = [AttentionProblem.of_tokens(512, 256, "float16")]
+    assert [variant.name for variant in subject._trained(wide)] == [*single, "flash_mma"]
 
 
 @pytest.mark.usefixtures("h200")

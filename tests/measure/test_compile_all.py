@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from fa_kernels.block_mask import BlockMask
+from fa_kernels.cuda import compile as cuda_compile
 from fa_kernels.cuda.compile import CompileReport, kernel_names
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.run_decode import DECODE_KERNEL, DTYPES, MIN_ARCH
 from fa_kernels.measure import compile_all as subject
 from fa_kernels.measure.ceiling_attempts import BLOCK_THREADS
 from fa_kernels.measure.compile_all import (
+    LOOKUP_SPILL_LIMIT,
     SMEM_PER_BLOCK,
     SPILL_LIMIT,
     SPILLING_KERNEL,
@@ -61,12 +63,15 @@ def test_spills_are_a_fault_where_time_is_measured() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_only_the_backward_on_tensor_cores_may_spill_while_it_is_timed(name: str) -> None:
     """A little, and not in the plain build for an H200."""
-    variant, tiling = VARIANTS[name], Tiling(32, 32)
+    variant = VARIANTS[name]
     plain = AttentionProblem(1, 2, 256, 256, 64, variant.dtypes[0])
+    tiling = variant.nearest_tiling(plain, Tiling(32, 32))
     masked = replace(plain, masked=True)
     plans = [variant.plan(plain, tiling), variant.plan(masked, tiling)]
-    if variant.backward is not None:
-        plans += [variant.backward.plan(plain, tiling), variant.backward.plan(masked, tiling)]
+    if (backward := variant.backward) is not None:
+        own = backward.tiling_for(plain, SMEM_PER_BLOCK[90])
+        tiling = own if backward.own_tiles_alone else tiling
+        plans += [backward.plan(plain, tiling), backward.plan(masked, tiling)]
     for plan in plans:
         for arch in (80, 90):
             clean = plan.kernel != SPILLING_KERNEL or (arch == 90 and not plan.macros["MASK"])
@@ -87,6 +92,28 @@ OPTIONS_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 0),
+        ({"masked": True}, 0),
+        ({"dropout_p": 0.1, "seed": 0}, 0),
+        ({"dropout_p": 0.1, "keep_given": True}, LOOKUP_SPILL_LIMIT),
+        ({"dropout_p": 0.1, "seed": 0, "masked": True}, LOOKUP_SPILL_LIMIT),
+    ],
+)
+def test_the_backward_on_wgmma_may_spill_where_dropout_meets_a_lookup(
+    fields: dict[str, Any], limit: int
+) -> None:
+    backward = VARIANTS["flash_wgmma"].backward
+    assert backward is not None
+    problem = replace(AttentionProblem(1, 2, 256, 256, 64, "float16"), **fields)
+    plan = backward.plan(problem, backward.tiling_for(problem, SMEM_PER_BLOCK[90]))
+    assert faults(plan, report_of(plan, spill_bytes=limit), 90) == []
+    (fault,) = faults(plan, report_of(plan, spill_bytes=limit + 4), 90)
+    assert fault.startswith(f"{limit + 4} bytes of spills")
+
+
 @pytest.mark.parametrize("option", OPTIONS_ON)
 def test_every_option_is_a_build_that_may_spill(option: str) -> None:
     """Counting is one, too, which is never timed; causal is none: it is no macro."""
@@ -101,6 +128,23 @@ def test_every_option_is_a_build_that_may_spill(option: str) -> None:
     assert faults(other, report_of(other, spill_bytes=SPILL_LIMIT), 90) == []
     counting = backward.plan(problem, tiling, count_traffic=True)
     assert faults(counting, report_of(counting, spill_bytes=SPILL_LIMIT + 4), 90) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the wgmma pipeline in function 'f'",
+        "ptxas info    : (C7519) Potential Performance Loss: wgmma.mma_async instructions wait",
+    ],
+)
+def test_products_that_wait_for_one_another_are_a_fault(line: str) -> None:
+    """ptxas says so in a line of its log, and compiles what takes several times longer."""
+    plan = plan_of()
+    log = f"ptxas info    : 0 bytes gmem\n{line}\nptxas info    : Used 168 registers"
+    (fault,) = faults(plan, report_of(plan, log=log), 90)
+    assert fault == f"every wgmma waits for the one before: {line}"
+    assert faults(plan, report_of(plan, log="ptxas info    : Used 168 registers"), 90) == []
 
 
 def test_a_missing_entry_is_a_fault() -> None:
@@ -127,15 +171,15 @@ def test_every_kernel_is_compiled_for_every_architecture_of_its_header() -> None
         if is_plain(plan) and not is_control(plan):
             done[plan.kernel, arch].add(build_of(plan.macros))
     for name in kernel_names():
-        dtypes, least = takers(name)
-        assert architectures(name) == [arch for arch in ARCHS if arch >= least]
+        dtypes, archs = takers(name)
+        assert architectures(name) == archs
         head_dims = (64, 128, 256) if name == DECODE_KERNEL else (64, 128)
         every = {(*BUILDS[dtype], d) for dtype in dtypes for d in head_dims}
         few = {pair for pair in every if pair in STANDING or pair == (16, 0, 256)}
         assert {pair[2] for pair in few} == set(head_dims)
         assert {pair[:2] for pair in few} == {BUILDS[dtype] for dtype in dtypes}
         for arch in architectures(name):
-            assert done[name, arch] == (every if arch in (least, 90) else few), (name, arch)
+            assert done[name, arch] == (every if arch in (archs[0], 90) else few), (name, arch)
 
 
 def build_of(macros: Mapping[str, int]) -> tuple[int, int, int]:
@@ -143,14 +187,14 @@ def build_of(macros: Mapping[str, int]) -> tuple[int, int, int]:
     return macros["IO_BITS"], macros["IO_BF16"], macros["HEAD_DIM"]
 
 
-def takers(kernel: str) -> tuple[tuple[str, ...], int]:
-    """The dtypes and the oldest GPU of the variant that a kernel is of, forward or backward, or of
-    the decoding kernel."""
+def takers(kernel: str) -> tuple[tuple[str, ...], list[int]]:
+    """The dtypes and the GPUs of the variant that a kernel is of, forward or backward, or of the
+    decoding kernel."""
     if kernel == DECODE_KERNEL:
-        return DTYPES, MIN_ARCH
+        return DTYPES, [arch for arch in ARCHS if arch >= MIN_ARCH]
     (of,) = [v for v in RUNGS.values()
              if kernel in (v.kernel, v.backward.kernel if v.backward else "")]  # fmt: skip
-    return of.dtypes, of.min_arch
+    return of.dtypes, [arch for arch in ARCHS if of.runs_on(arch)]
 
 
 def is_plain(plan: LaunchPlan) -> bool:
@@ -187,13 +231,19 @@ def test_every_option_of_a_decoding_step_is_compiled() -> None:
         }
 
 
+#: Hooks that a kernel has not: the plan refuses them, and says who has them.
+WITHOUT = {"06_flash_wgmma": {"PACKED"}, "06_flash_wgmma_backward": {"PACKED", "BIAS"}}
+
+
 @pytest.mark.parametrize("kernel", [name for name in kernel_names() if name != DECODE_KERNEL])
 def test_every_hook_is_compiled_alone_and_with_the_others(kernel: str) -> None:
     mine = [plan.macros for plan, arch in jobs() if plan.kernel == kernel and arch == 90]
-    hooks = ("WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED")
-    alone = [{h: m[h] for h in hooks if m[h]} for m in mine]
+    every = {"WINDOW", "MASK", "BIAS", "DROPOUT", "PACKED"}
+    alone = [{h: m[h] for h in every if m[h]} for m in mine]
+    hooks = every - WITHOUT.get(kernel, set())
+    assert not any(set(option) - hooks for option in alone)
     for option in ({"WINDOW": 1}, {"MASK": 1}, {"BIAS": 2}, {"DROPOUT": 1}, {"DROPOUT": 2}):
-        assert option in alone
+        assert (option in alone) == (set(option) <= hooks)
     together = [m for m in mine if all(m[h] for h in hooks)]
     assert {build_of(m) for m in together} == standing(takers(kernel)[0])
     if kernel in ("04_flash_q_outer_backward", "05_flash_mma_backward"):
@@ -247,7 +297,7 @@ def test_every_option_of_a_variant_is_compiled_somewhere(variant: Variant) -> No
         assert {build_of(m) for m in cut} == few
         assert {build_of(m) for m in masked if m not in cut} == {build_of(m) for m in masked}
     assert any(m.get("BLOCK_SPARSE") for m in on_h200) == variant.block_sparse
-    newer = {75, 90} if control else {arch for arch in ARCHS if arch >= variant.min_arch}
+    newer = {75, 90} if control else {arch for arch in ARCHS if variant.runs_on(arch)}
     assert {arch for _, arch in mine} == newer
 
 
@@ -282,12 +332,15 @@ def test_what_is_shipped_fits_every_gpu() -> None:
 def test_a_header_without_architectures_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "KERNEL_DIR", tmp_path)
-    (tmp_path / "09_new.cu").write_text("// New.\n// Architectures: all of them\n")
-    with pytest.raises(ValueError, match=r"09_new\.cu: its header names no architectures"):
-        architectures("09_new")
-    (tmp_path / "09_new.cu").write_text("// New.\n// Architectures: sm_90 and later.\n")
-    assert architectures("09_new") == [90, 100, 120]
+    for module in (subject, cuda_compile):
+        monkeypatch.setattr(module, "KERNEL_DIR", tmp_path)
+    for name, said in (("97_all", "all of them"), ("98_new", "sm_90 and later."),
+                       ("99_own", "sm_90a alone.")):  # fmt: skip
+        (tmp_path / f"{name}.cu").write_text(f"// New.\n// Architectures: {said}\n")
+    with pytest.raises(ValueError, match=r"97_all\.cu: its header names no architectures"):
+        architectures("97_all")
+    assert architectures("98_new") == [90, 100, 120]
+    assert architectures("99_own") == [90]
 
 
 def test_failures_are_counted_and_printed(

@@ -294,6 +294,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(launch, "available", lambda: True)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(launch, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(launch, "refuse_old_gpu", lambda kernel, min_arch: None)
     monkeypatch.setattr(memory, "free_bytes", lambda: GIB)
     monkeypatch.setattr(counters, "load_in_parallel", lambda plans: len(list(plans)))
     calls = counter_shapes.all_calls

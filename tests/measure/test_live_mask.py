@@ -53,6 +53,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(live, "time_interleaved", interleaved)
     monkeypatch.setattr(live, "Flush", lambda: None)
     monkeypatch.setattr(live, "smem_limit_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(live, "gpu_arch", lambda: 90)
     monkeypatch.setattr(live, "refuse_memory", lambda what, need: None)
     monkeypatch.setattr(live, "free_pools", lambda: called.append("freed"))
     return called

@@ -29,6 +29,7 @@ from fa_kernels.traffic.counter import count_traffic
 from fa_kernels.traffic.model import TENSORS
 from fa_kernels.units import GIB
 from fa_kernels.variants import ALGORITHMS, VARIANTS, Variant
+from tests.taken import taken_with_tiles
 
 PROBLEM = AttentionProblem(2, 3, 33, 47, 20, "float32", "bottom_right")
 TILING = Tiling(16, 32)
@@ -76,6 +77,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(timing, "time_once", time_once)
     monkeypatch.setattr(launch, "smem_limit_bytes", lambda: 227 * 1024)
     monkeypatch.setattr(launch, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(launch, "refuse_old_gpu", lambda kernel, min_arch: None)
     for name, variant in VARIANTS.items():
         monkeypatch.setitem(VARIANTS, name, on_numpy(variant))
         if name in ALGORITHMS:
@@ -100,12 +102,14 @@ def only(rows: list[Row]) -> Row:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_correct_contender_is_counted_and_timed(variant: str, gpu: list[str]) -> None:
-    problem = replace(PROBLEM, dtype=VARIANTS[variant].dtypes[0])
-    contender = our_contender(VARIANTS[variant], TILING, problem)
+    wide = replace(PROBLEM, dtype=VARIANTS[variant].dtypes[0])
+    problem, tiling = taken_with_tiles(VARIANTS[variant], wide, TILING)
+    contender = our_contender(VARIANTS[variant], tiling, problem)
     rows = {r.metric: r for r in measure(contender, problem=problem)}
     latency = rows["latency_ms"]
     assert (latency.status, latency.median, latency.n) == ("ok", 2.0, 20)
-    tiles = (16, 32) if VARIANTS[variant].tiled else (None, None)
+    own = (64, 64) if variant == "flash_wgmma" else (16, 32)
+    tiles = own if VARIANTS[variant].tiled else (None, None)
     assert (latency.variant, latency.block_m, latency.block_n) == (variant, *tiles)
     limit = {"float32": 1e-5, "float16": 5e-3}[problem.dtype]
     assert latency.max_abs_err is not None and 0 < latency.max_abs_err < limit
@@ -113,7 +117,7 @@ def test_a_correct_contender_is_counted_and_timed(variant: str, gpu: list[str]) 
     inputs = problem.q_bytes + 2 * problem.kv_bytes
     assert rows["extra_mem_bytes"].median == 1000
     assert rows["peak_mem_bytes"].median == 1000 + inputs
-    model = VARIANTS[variant].launched(problem, TILING)
+    model = VARIANTS[variant].launched(problem, tiling)
     assert rows["hbm_bytes"].median == model.total_bytes
     assert {m: r.median for m, r in rows.items() if m.startswith("hbm_") and m != "hbm_bytes"} == {
         f"hbm_{t}_bytes": model.of(t) for t in TENSORS if model.of(t)

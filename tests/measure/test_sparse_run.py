@@ -67,6 +67,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(launch, "available", lambda: True)
     monkeypatch.setattr("fa_kernels.measure.point.current_arch", lambda: "sm_90")
     monkeypatch.setattr("fa_kernels.cuda.launch.refuse_on_this_gpu", lambda *a: None)
+    monkeypatch.setattr("fa_kernels.cuda.launch.refuse_old_gpu", lambda *a: None)
+    monkeypatch.setattr(sparse_run, "gpu_arch", lambda: 90)
     monkeypatch.setattr("fa_kernels.cuda.launch.gpu_name", lambda: "NVIDIA H200")
     for module in (sparse_run, speed_backward, launch):
         monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * 1024)
@@ -168,8 +170,14 @@ def test_other_options_are_refused(gpu: FakeGpu) -> None:
 
 def test_everything_that_is_timed_is_compiled_ahead(gpu: FakeGpu) -> None:
     plans = list(sparse_run._plans(points()))
-    assert {plan.kernel for plan in plans} == {"05_flash_mma", "05_flash_mma_backward"}
+    assert {plan.kernel for plan in plans} == {"06_flash_wgmma", "06_flash_wgmma_backward"}
     assert {plan.macros["HEAD_DIM"] for plan in plans} == {64, 128}
+
+
+def test_a_gpu_without_warpgroups_times_05(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_run, "gpu_arch", lambda: 80)
+    plans = list(sparse_run._plans(points()))
+    assert {plan.kernel for plan in plans} == {"05_flash_mma", "05_flash_mma_backward"}
 
 
 def test_every_kind_has_what_records_it() -> None:

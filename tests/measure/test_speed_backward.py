@@ -6,9 +6,9 @@ import pytest
 
 from fa_kernels.measure import speed_backward
 from fa_kernels.measure.speed_backward import FIG2_LEFT, TILES, backward_plans
-from fa_kernels.measure.speed_run import FAST, problems
+from fa_kernels.measure.speed_run import problems
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import FAST, VARIANTS
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def test_the_first_papers_shape_comes_with_backward_passes_alone() -> None:
 
 @pytest.mark.parametrize("problem", problems(["bwd"]), ids=lambda p: p.describe())
 def test_everything_that_is_timed_is_compiled_ahead(problem: AttentionProblem) -> None:
-    plans = list(backward_plans(problem, FAST))
-    (backward,) = (VARIANTS[name].backward for name in FAST)
+    plans = [p for p in backward_plans(problem, FAST) if p.kernel == "05_flash_mma_backward"]
+    backward = VARIANTS["flash_mma"].backward
     assert backward is not None
     own = backward.tiling_for(problem, 227 * 1024)
     assert backward.plan(problem, own) in plans
@@ -34,6 +34,19 @@ def test_everything_that_is_timed_is_compiled_ahead(problem: AttentionProblem) -
     others = {(p.macros["BLOCK_M"], p.macros["BLOCK_N"]) for p in plans}
     more = (problem.seqlen_q, problem.dtype) == (4096, "float16")
     assert (len(others) > 1) == more and others <= {*TILES, (own.block_m, own.block_n)}
+
+
+@pytest.mark.parametrize("problem", problems(["bwd"]), ids=lambda p: p.describe())
+def test_what_06_leaves_to_05_is_not_timed_as_its_own(problem: AttentionProblem) -> None:
+    """Up to d = 128 in its own tiles, and without a deterministic dq; else nothing of it."""
+    plans = [p for p in backward_plans(problem, FAST) if p.kernel == "06_flash_wgmma_backward"]
+    if problem.head_dim > 128:
+        assert not plans
+        return
+    backward = VARIANTS["flash_wgmma"].backward
+    assert backward is not None
+    assert backward.plan(problem, backward.tiling_for(problem, 227 * 1024)) in plans
+    assert len({tuple(plan.macros.items()) for plan in plans}) == 1
 
 
 def test_a_few_heads_are_checked_with_both_ends() -> None:

@@ -18,6 +18,7 @@ from fa_kernels.measure.point import Contender, row_of
 from fa_kernels.measure.records import Row, load_run
 from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, PEERS, SEQLENS, SpeedGrid, problems
 from fa_kernels.problem import AttentionProblem
+from fa_kernels.variants import FAST
 from tests.measure.slow_sweep import describe
 
 #: The side-by-side run of all peers.
@@ -60,6 +61,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(launch, "available", lambda: True)
     monkeypatch.setattr("fa_kernels.measure.point.current_arch", lambda: "sm_90")
     monkeypatch.setattr("fa_kernels.cuda.launch.refuse_on_this_gpu", lambda *a: None)
+    monkeypatch.setattr("fa_kernels.cuda.launch.refuse_old_gpu", lambda *a: None)
+    monkeypatch.setattr(speed_run, "gpu_arch", lambda: 90)
     monkeypatch.setattr("fa_kernels.cuda.launch.gpu_name", lambda: "NVIDIA H200")
     for module in (speed_run, speed_backward):
         monkeypatch.setattr(module, "smem_limit_bytes", lambda: 227 * 1024)
@@ -108,7 +111,11 @@ def test_peers_side_by_side(
     assert run.kind == "peers" and run.about["packages"] == {"fa3-fwd": "0.0.3"}
     assert run.about["method"] == timing.METHODS["cold"]
     assert len(gpu.seen) == 2 * 2 * 2 * 4 == len({problem for problem, _ in gpu.seen})
-    installed = ["fa_kernels", "torch_eager", *(name for name in ALL if name != "fa4")]
+    installed = [
+        *["fa_kernels"] * len(FAST),
+        "torch_eager",
+        *(name for name in ALL if name != "fa4"),
+    ]
     assert all(providers == installed for _, providers in gpu.seen)
     assert {row.status for row in run.select(provider="fa3", dtype="float16")} == {"refused"}
     assert len(run.select(provider="fa3", dtype="bfloat16", status="ok")) == 16

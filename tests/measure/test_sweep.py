@@ -78,7 +78,8 @@ def test_contenders_are_every_tiling_once_and_the_peers() -> None:
         if v.same_algorithm is None
         for t in (tilings if v.tiled else [None])
     }
-    wanted.add(("flash_mma", Tiling(128, 128)))  # its own at d = 64, whatever M is
+    # Their own at d = 64, whatever M is.
+    wanted |= {("flash_mma", Tiling(128, 128)), ("flash_wgmma", Tiling(192, 128))}
     assert {(c.variant, c.tiling) for c in ours} == wanted
     assert len(ours) == len(wanted)
     assert [c.provider for c in field if c.provider != "fa_kernels"] == list(GRID_PEERS)

@@ -15,6 +15,7 @@ import pytest
 
 from fa_kernels.cuda.arrays import converted
 from fa_kernels.cuda.compile import kernel_hash, kernel_names
+from fa_kernels.cuda.tensor_map import mappable
 from fa_kernels.extras import NO_EXTRAS
 from fa_kernels.measure import verified_run
 from fa_kernels.measure import verify as subject
@@ -23,10 +24,13 @@ from fa_kernels.measure.cases import (
     DTYPES,
     HEAD_DIMS,
     LAYOUTS,
+    MAPPED_LAYOUTS,
     MASKS,
     SEQLENS,
     Case,
+    can_run,
     cases,
+    is_aligned,
     make_inputs,
     suited,
     suits,
@@ -90,12 +94,34 @@ def test_every_variant_is_shown_every_kind_of_case_that_it_takes() -> None:
     for variant in VARIANTS.values():
         mine = [case for case in every if takes(variant, case)]
         assert {case.problem.dtype for case in mine} == set(variant.dtypes)
-        assert {case.layout for case in mine} == set(LAYOUTS)
+        layouts = MAPPED_LAYOUTS if variant.whole_rows else LAYOUTS
+        assert {case.layout for case in mine} == set(layouts)
         assert {case.problem.causal for case in mine} == set(MASKS)
         masked = [case for case in mine if case.problem.block_mask is not None]
         assert bool(masked) == variant.block_sparse
         dims = {case.problem.head_dim for case in mine}
-        assert dims == {64} if variant.control_for else set(HEAD_DIMS) <= dims
+        promised = {d for d in HEAD_DIMS if d % 8 == 0 or not variant.whole_rows}
+        assert dims == {64} if variant.control_for else promised <= dims
+
+
+def test_cases_that_a_variant_would_refuse_are_left_out_and_no_others() -> None:
+    """Each of them is planned, aligned as its layout is; each one left out has a reason."""
+    variant = VARIANTS["flash_wgmma"]
+    for case in (*cases(), *option_cases()):
+        p = case.problem
+        if can_run(variant, case):
+            variant.plan(p, suited(variant, case).tiling, aligned=is_aligned(case))
+            continue
+        reasons = (p.dtype == "float32", p.head_dim % 8 != 0, p.packed is not None)
+        assert any(reasons) or case.layout not in MAPPED_LAYOUTS, case
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_that_are_read_in_place_are_those_that_tma_maps(layout: str) -> None:
+    """`verify` runs with warnings as errors: an array that is copied first would be a fault."""
+    problem = AttentionProblem(2, 3, 17, 23, 64, "float16")
+    arrays = make_inputs(Case(problem, Tiling(64, 64), layout), 0, np)
+    assert {mappable(on_gpu(x)) for x in arrays} == {layout in MAPPED_LAYOUTS}
 
 
 def test_a_variants_own_tiles_are_among_the_cases() -> None:
@@ -108,8 +134,19 @@ def test_a_variants_own_tiles_are_among_the_cases() -> None:
             continue
         plans = [variant.plan(c.problem, suited(variant, c).tiling) for c in mine]
         assert {c.problem.causal for c in mine} == set(MASKS)
-        assert {c.layout for c in mine} == set(LAYOUTS)
-        kinds = {(p.macros["PAIRS"], p.macros["BLOCK_M"] * 32 // p.steps[0].threads) for p in plans}
+        layouts = MAPPED_LAYOUTS if variant.whole_rows else LAYOUTS
+        assert {c.layout for c in mine} == set(layouts)
+        kinds = {
+            (p.macros["PAIRS"], p.macros["BLOCK_M"] * 32 // p.macros["THREADS"]) for p in plans
+        }
+        if variant.kernel == "06_flash_wgmma":
+            assert kinds == {(0, 16)}
+            assert {p.macros["THREADS"] // 128 for p in plans} == {2, 3}, "warpgroups that multiply"
+            # Small O; small O under a block mask; large O.
+            assert {(p.macros["TAKE_TURNS"], p.macros["LAZY_RESCALE"]) for p in plans} == {
+                (1, 0), (0, 0), (0, 1),
+            }  # fmt: skip
+            continue
         assert kinds == {(0, 16), (0, 32), (1, 16)}, "rows a warp has, pairs have 32 together"
 
 

@@ -15,12 +15,17 @@ from fa_kernels.extras import Extras
 from fa_kernels.masks import attended_pairs
 from fa_kernels.packed import Packed
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.reference.backward_flash import flash_kv_outer_backward, flash_q_outer_backward
+from fa_kernels.reference.backward_flash import (
+    flash_kv_outer_backward,
+    flash_q_outer_backward,
+    flash_q_outer_boxes_backward,
+)
 from fa_kernels.reference.backward_standard import gradient_reads, standard_tiled_backward
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.backward import (
     launched_flash_kv_outer_backward,
     launched_flash_q_outer_backward,
+    launched_flash_wgmma_backward,
     launched_standard_tiled_backward,
     paper_flash_kv_outer_backward,
     paper_flash_q_outer_backward,
@@ -44,6 +49,7 @@ WAYS: dict[str, tuple[Any, Any, dict[str, bool]]] = {
     "q_outer, deterministic": (
         flash_q_outer_backward, launched_flash_q_outer_backward, {"deterministic": True},
     ),
+    "q_outer, boxes": (flash_q_outer_boxes_backward, launched_flash_wgmma_backward, {}),
 }  # fmt: skip
 each_way = pytest.mark.parametrize("way", WAYS)
 each_flash = pytest.mark.parametrize("way", list(WAYS)[1:])

@@ -150,8 +150,11 @@ def test_spills_are_named() -> None:
 @pytest.mark.parametrize("make", [fa.resources, fa.instruction_mix])
 def test_gradients_have_kernels_of_their_own(make: Any) -> None:
     view = make(d=128, pass_="bwd")
-    assert "rung 05" in view.sentence.value and "backward pass" in view.table.value
-    assert "keys" in view.table.value and "flash_mma_backward" in view.table.value
+    assert "rung 06" in view.sentence.value and "backward pass" in view.table.value
+    for kernel in ("flash_mma_backward", "flash_wgmma_backward"):
+        assert f"{kernel}_keys" in view.table.value
+    view.arch.value = 80  # which has no warpgroups
+    assert "rung 05" in view.sentence.value and "flash_wgmma" not in view.table.value
     view.pass_.value = "fwd"
     assert "forward pass" in view.table.value and "backward" not in view.table.value
     with pytest.raises(ValueError, match="pass_ = 'both' is not among the builds: use fwd, bwd"):

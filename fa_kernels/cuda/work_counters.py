@@ -1,0 +1,72 @@
+"""Counters by which blocks of one launch hand out its work among themselves.
+
+A pair of 32-bit zeros per launch that runs at a time; a kernel leaves them zero again. Launches of
+one stream follow one another and share a pair. A CUDA graph may be launched beside anything: each
+capture has pairs of its own, for good.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+#: Pairs that are made at a time, all zero before anyone uses them.
+PAIRS = 1024
+_PAIR_BYTES = 8
+#: Handles of the default streams, which cannot be captured.
+_DEFAULT_STREAMS = (0, 1, 2)
+
+
+class WorkCounters:
+    """Pairs of one GPU by stream; they live as long as the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[Any] = []
+        self._free: list[int] = []
+        self._by_stream: dict[int, int] = {}
+
+    def pair(self, stream: int) -> int:
+        """Address of the pair for a launch on a stream, given by its handle.
+
+        Raises:
+            MemoryError: no memory for more pairs.
+        """
+        import cupy
+
+        captured = stream not in _DEFAULT_STREAMS and cupy.cuda.runtime.streamIsCapturing(stream)
+        if not captured and (known := self._by_stream.get(stream)) is not None:
+            return known
+        with self._lock:
+            if not self._free:
+                self._make()
+            address = self._free.pop()
+            if not captured:
+                self._by_stream[stream] = address
+        return address
+
+    def _make(self) -> None:
+        import cupy
+
+        # On a stream of their own, and waited for: the next launch may be on any stream.
+        with cupy.cuda.Stream(non_blocking=True) as apart:
+            made = cupy.zeros(2 * PAIRS, np.uint32)
+            apart.synchronize()
+        self._held.append(made)
+        self._free += range(made.data.ptr, made.data.ptr + _PAIR_BYTES * PAIRS, _PAIR_BYTES)
+
+
+_OF_DEVICE: dict[int, WorkCounters] = {}
+
+
+def work_counters(stream: int | None = None) -> int:
+    """Address of the pair for a launch on the current GPU, by default on CuPy's current stream."""
+    import cupy
+
+    if stream is None:
+        stream = cupy.cuda.get_current_stream().ptr
+    device = cupy.cuda.runtime.getDevice()
+    counters = _OF_DEVICE.get(device) or _OF_DEVICE.setdefault(device, WorkCounters())
+    return counters.pair(stream)
