@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fa_kernels.cuda.launch import gpu_arch
 from fa_kernels.measure import memory, records, timing
 from fa_kernels.measure.point import Contender, row_of, whole_model
 from fa_kernels.measure.progress import measure_each
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.units import GIB
+from fa_kernels.variants import fast_variants
 
 #: GPT-2 small (124 million parameters): heads and head_dim of its attention, its layers.
 NHEADS, HEAD_DIM, LAYERS = 12, 64, 12
@@ -45,12 +47,15 @@ class Way:
     sdpa_backend: str | None = None
 
 
-OURS = Way(records.OURS, "flash_mma", "fa_kernels")
-WAYS = (
-    OURS,
+PEERS = (
     Way("torch_flash", "sdpa", "sdpa", "FLASH_ATTENTION"),
     Way("torch_cudnn", "sdpa", "sdpa", "CUDNN_ATTENTION"),
 )
+
+
+def our_way() -> Way:
+    """With the fastest of our kernels that this GPU runs."""
+    return Way(records.OURS, fast_variants(gpu_arch())[-1], "fa_kernels")
 
 
 def problems() -> list[AttentionProblem]:
@@ -125,7 +130,7 @@ def _true_gradient(problem: AttentionProblem, tokens: Any) -> Any:
 
 
 def measure_training(
-    problem: AttentionProblem, ways: Sequence[Way] = WAYS, steps: int = STEPS
+    problem: AttentionProblem, ways: Sequence[Way], steps: int = STEPS
 ) -> Iterator[records.Row]:
     """Rows of every way at one problem: time of a step in ms, and its most memory.
 
@@ -214,7 +219,8 @@ def record_training(
 
     from fa_kernels.integrations.transformers import register
 
-    register(variant=OURS.variant)
+    ours = our_way()
+    register(variant=ours.variant)
     start = time.monotonic()
     folder, rows = open_run("training", label, command, root, resume, commit, method=METHOD)
     done = {(row.seqlen_q, row.dropout_p) for row in rows}
@@ -222,7 +228,7 @@ def record_training(
     say(f"{len(rows)} rows recorded, {len(work)} problems to do")
 
     def measure(problem: AttentionProblem) -> list[records.Row]:
-        return list(measure_training(problem))
+        return list(measure_training(problem, (ours, *PEERS)))
 
     return folder, measure_each(folder, work, measure, _summary, start, seconds, say)
 
