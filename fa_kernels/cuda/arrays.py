@@ -285,13 +285,14 @@ def _torch_allocator() -> Any:
     """CuPy's way to ask torch's caching allocator, for arrays that end with a torch call."""
     import cupy
 
-    cuda = sys.modules["torch"].cuda
+    cuda, finalizing = sys.modules["torch"].cuda, sys.is_finalizing
 
     def allocate(nbytes: int, device: int) -> int:
         return int(cuda.caching_allocator_alloc(nbytes, device)) if nbytes else 0
 
     def free(address: int, device: int) -> None:
-        if address:
+        # At the end of the process torch is gone before arrays that somebody still holds.
+        if address and not finalizing():
             cuda.caching_allocator_delete(address)
 
     return cupy.cuda.PythonFunctionAllocator(allocate, free).malloc

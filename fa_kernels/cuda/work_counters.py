@@ -50,11 +50,14 @@ class WorkCounters:
     def _make(self) -> None:
         import cupy
 
-        # On a stream of their own, and waited for: the next launch may be on any stream.
-        with cupy.cuda.Stream(non_blocking=True) as apart:
+        # On a stream of their own, and waited for: the next launch may be on any stream. And from a
+        # pool of their own: torch's allocator, which a call on tensors asks, ends before they do.
+        pool = cupy.cuda.MemoryPool()
+        own = cupy.cuda.using_allocator(pool.malloc)
+        with cupy.cuda.Stream(non_blocking=True) as apart, own:
             made = cupy.zeros(2 * PAIRS, np.uint32)
             apart.synchronize()
-        self._held.append(made)
+        self._held += [pool, made]
         self._free += range(made.data.ptr, made.data.ptr + _PAIR_BYTES * PAIRS, _PAIR_BYTES)
 
 

@@ -64,6 +64,8 @@ def fake_cupy() -> Any:
             is_available=lambda: True,
             get_current_stream=lambda: stream,
             Stream=lambda non_blocking: nullcontext(stream),
+            MemoryPool=lambda: SimpleNamespace(malloc=None),
+            using_allocator=nullcontext,
             runtime=runtime,
         ),
         asarray=asarray,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,14 +28,26 @@ class Streams:
             getDevice=lambda: self.device, streamIsCapturing=self._is_capturing
         )
         stream = lambda: SimpleNamespace(ptr=self.current)  # noqa: E731
-        cuda = SimpleNamespace(runtime=runtime, Stream=self._apart, get_current_stream=stream)
+        self.asked: list[Any] = [None]  # allocators, the current one last
+        cuda = SimpleNamespace(
+            runtime=runtime, Stream=self._apart, get_current_stream=stream,
+            MemoryPool=lambda: SimpleNamespace(malloc="a pool of its own"),
+            using_allocator=self._using_allocator,
+        )  # fmt: skip
         self.cupy = SimpleNamespace(cuda=cuda, zeros=self._zeros)
 
     def _is_capturing(self, handle: int) -> bool:
         assert handle not in (0, 1, 2), "the driver refuses to say so of the default streams"
         return handle in self.captured
 
+    @contextmanager
+    def _using_allocator(self, allocator: Any) -> Iterator[None]:
+        self.asked.append(allocator)
+        yield
+        self.asked.pop()
+
     def _zeros(self, shape: int, dtype: Any) -> Any:
+        assert self.asked[-1] == "a pool of its own", "torch's allocator ends before the counters"
         self.done.append("zeros")
         self.made.append(on_gpu(np.zeros(shape, dtype)))
         return self.made[-1]
