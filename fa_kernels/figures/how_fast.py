@@ -1,4 +1,4 @@
-"""The README's paragraph "How fast": the rung on tensor cores against its peers, and its calls."""
+"""The README's paragraph "How fast": rungs on tensor cores against their peers, and their calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fa_kernels.measure.records import OURS, Row, Run
 from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.variants import FAST, VARIANTS
 
-#: Whose speed is spoken about, and beside whom: torch's FlashAttention-2, then cuDNN.
-SHOWN, FA2, CUDNN = "flash_mma", "torch_flash", "torch_cudnn"
+#: Whose speed is spoken about, the fastest first, and beside whom: torch's FlashAttention-2, cuDNN.
+SHOWN, FA2, CUDNN = tuple(reversed(FAST)), "torch_flash", "torch_cudnn"
+#: The one of them that "auto" takes on every GPU.
+ANYWHERE = "flash_mma"
 #: Other peers that are spoken about where a run of kind "peers" has them, and their names.
 OTHERS = {"fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "flex": "FlexAttention"}
 #: `detail` of the rows that say what a call costs the host.
@@ -33,14 +35,24 @@ def how_fast(
 
     Ratios are times of the peer over ours: above 1 ours is faster.
     """
-    fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
-    if speed.run is None or not fa2 or not cudnn:
+    forwards = list(_forwards(speed))
+    if speed.run is None or not forwards:
         return ""
-    kernel = VARIANTS[SHOWN].kernel
-    forward = f"**How fast.** `{kernel}` beside torch's FlashAttention-2 and cuDNN, in one process"
-    paragraphs = [_against(speed, fa2, cudnn, forward), _others(peers), _backward(backward)]
+    paragraphs = [*forwards, _others(peers), *_backwards(backward)]
     paragraphs += [*_training(training), _status(), _calls(speed.run)]
     return "\n\n".join(map(_wrapped, filter(None, paragraphs)))
+
+
+def _forwards(speed: RecordedSpeed) -> Iterator[str]:
+    beside = " beside torch's FlashAttention-2 and cuDNN, in one process"
+    for name in _timed(speed):
+        start, how = ("", " likewise") if name != _timed(speed)[0] else ("**How fast.** ", beside)
+        yield _against(speed, name, f"{start}`{VARIANTS[name].kernel}`{how}")
+
+
+def _timed(speed: RecordedSpeed) -> list[str]:
+    """Of `SHOWN`, what was timed beside both peers."""
+    return [n for n in SHOWN if speed.ratios(n, FA2) and speed.ratios(n, CUDNN)]
 
 
 def _wrapped(paragraph: str) -> str:
@@ -52,16 +64,16 @@ def _wrapped(paragraph: str) -> str:
 
 def _against(
     speed: RecordedSpeed,
-    fa2: Mapping[AttentionProblem, float],
-    cudnn: Mapping[AttentionProblem, float],
+    ours: str,
     beginning: str,
 ) -> str:
     run = speed.run
     assert run is not None
+    fa2, cudnn = (speed.ratios(ours, peer) for peer in (FA2, CUDNN))
     dims = sorted({problem.head_dim for problem in fa2})
     parts = _by_dim(fa2, "the speed of FlashAttention-2")
     means = [f"{geometric_mean(r for p, r in cudnn.items() if p.head_dim == d):.2f}" for d in dims]
-    everywhere = speed.ratios(SHOWN, FA2, least_seqlen=1)
+    everywhere = speed.ratios(ours, FA2, least_seqlen=1)
     worst = min(everywhere, key=lambda problem: everywhere[problem])
     longest = max(problem.seqlen_q for problem in fa2)
     return (
@@ -89,9 +101,12 @@ def _by_dim(ratios: Mapping[AttentionProblem, float], whose: str) -> list[str]:
 
 def _others(runs: Sequence[PeersRun]) -> str:
     """Peers of other packages and of a compiler, each from the first run that has it; or ""."""
+    ours = next(
+        (n for n in SHOWN if any(run.times.ratios(n, p) for run in runs for p in OTHERS)), ""
+    )
     said = []
     for peer, name in OTHERS.items():
-        found = ((run.run, run.times.ratios(SHOWN, peer)) for run in runs)
+        found = ((run.run, run.times.ratios(ours, peer)) for run in runs)
         run, ratios = next((pair for pair in found if pair[1]), (None, {}))
         if run is None:
             continue
@@ -107,59 +122,60 @@ def _others(runs: Sequence[PeersRun]) -> str:
         )
     if not said:
         return ""
-    return f"**Other peers.** `{VARIANTS[SHOWN].kernel}` likewise. {' '.join(said)}"
+    return f"**Other peers.** `{VARIANTS[ours].kernel}` likewise. {' '.join(said)}"
 
 
-def _backward(speed: RecordedSpeed | None) -> str:
-    """The same of the gradients, and of the first paper's figure 2 (left); "" without a run."""
-    backward = VARIANTS[SHOWN].backward
-    if speed is None or speed.run is None or backward is None:
-        return ""
-    fa2, cudnn = (speed.ratios(SHOWN, peer) for peer in (FA2, CUDNN))
-    if not fa2 or not cudnn:
-        return ""
-    beginning = f"**Gradients.** `{backward.kernel}` likewise"
+def _backwards(speed: RecordedSpeed | None) -> Iterator[str]:
+    """The same of the gradients, and of the first paper's figure 2 (left); none without a run."""
+    if speed is None or speed.run is None:
+        return
     both = {step.series: step.both for step in RecordedSteps(speed.run).steps}
-    said = ""
-    if {SHOWN, FA2, CUDNN} <= both.keys():
-        ours, flash, cudnns = (f"{both[name].ms:.2f}" for name in (SHOWN, FA2, CUDNN))
-        at = both[SHOWN].row
-        said = (
-            f" Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
-            f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take "
-            f"{ours} ms, FlashAttention-2's {flash} ms, cuDNN's {cudnns} ms."
-        )
-    return _against(speed, fa2, cudnn, beginning) + said
+    names = _timed(speed)
+    for name in names:
+        backward = VARIANTS[name].backward
+        assert backward is not None
+        start = "**Gradients.** " if name == names[0] else ""
+        said = ""
+        if {name, FA2, CUDNN} <= both.keys():
+            ours, flash, cudnn = (f"{both[series].ms:.2f}" for series in (name, FA2, CUDNN))
+            at = both[name].row
+            said = (
+                f" Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
+                f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take "
+                f"{ours} ms, FlashAttention-2's {flash} ms, cuDNN's {cudnn} ms."
+            )
+        yield _against(speed, name, f"{start}`{backward.kernel}` likewise") + said
 
 
 def _training(training: RecordedTraining | None) -> tuple[str, ...]:
     """Steps of a whole model, ours beside the peers', and a table; () without a run of all."""
     steps = [] if training is None else training.steps
-    steps = [step for step in steps if {SHOWN, FA2, CUDNN} <= step.times.keys()]
+    steps = [step for step in steps if {FA2, CUDNN} <= step.times.keys()]
     if training is None or training.run is None or not steps:
         return ()
     lines = ["| N | dropout | ours | FlashAttention-2 | cuDNN |", "| --- | --- | --- | --- | --- |"]
     for step in steps:
-        times = (f"{step.times[name].median:.1f} ms" for name in (SHOWN, FA2, CUDNN))
+        times = (f"{step.times[name].median:.1f} ms" for name in (step.ours, FA2, CUDNN))
         cells = (str(step.row.seqlen_q), f"{step.row.dropout_p:g}", *times)
         lines.append(f"| {' | '.join(cells)} |")
     row = steps[0].row
     said = (
         f"**Training.** A step of GPT-2 small through `fa_kernels.integrations.transformers` "
         f"({row.batch * row.seqlen_q:,} tokens, bf16; recorded run `{training.run.run_id}`), with "
-        f"our attention, torch's FlashAttention-2 and its cuDNN backend:"
+        f"our attention (`{VARIANTS[steps[0].ours].kernel}` and its gradients), torch's "
+        "FlashAttention-2 and its cuDNN backend:"
     )
     return said, "\n".join(lines)
 
 
 def _status() -> str:
     """Who runs them: "auto", or who names them as long as not every case is verified."""
-    variant, waiting = VARIANTS[SHOWN], unverified()
+    variant, waiting = VARIANTS[ANYWHERE], unverified()
     assert variant.backward is not None
     calls = {
-        variant.kernel: (f'fa.attention(q, k, v, variant="{SHOWN}")', "04_flash_q_outer"),
+        variant.kernel: (f'fa.attention(q, k, v, variant="{ANYWHERE}")', "04_flash_q_outer"),
         variant.backward.kernel: (
-            f'fa.attention_backward(..., variant="{SHOWN}")',
+            f'fa.attention_backward(..., variant="{ANYWHERE}")',
             "04_flash_q_outer_backward",
         ),
     }
@@ -179,8 +195,8 @@ def _status() -> str:
 
 
 def _before_it(waiting: Mapping[str, str]) -> Iterator[str]:
-    """Rungs that "auto" takes before `SHOWN` on the one architecture that they are written for."""
-    for variant in map(VARIANTS.__getitem__, FAST[FAST.index(SHOWN) + 1 :]):
+    """Rungs that "auto" takes before it on the one architecture that they are written for."""
+    for variant in map(VARIANTS.__getitem__, FAST[FAST.index(ANYWHERE) + 1 :]):
         kernels = [variant.kernel, variant.backward.kernel if variant.backward else ""]
         ready = [f"`{kernel}`" for kernel in kernels if kernel and kernel not in waiting]
         if ready:
@@ -211,9 +227,10 @@ def _calls(run: Run) -> str:
     if None in (*ours, theirs) or not built:
         return ""
     cupy, torch, sdpa = (_microseconds(row) for row in (*ours, theirs))
-    assert theirs is not None
+    assert theirs is not None and ours[0] is not None
+    kernel = VARIANTS[ours[0].variant].kernel
     return (
-        f"A call of `fa.attention` that runs `{VARIANTS[SHOWN].kernel}`, once compiled, costs the "
+        f"A call of `fa.attention` that runs `{kernel}`, once compiled, costs the "
         f"host {cupy} µs with CuPy arrays and {torch} µs with torch tensors; torch's own "
         f"`scaled_dot_product_attention` costs {sdpa} µs (queued calls, N = {theirs.seqlen_q}). "
         f"The first call of a build compiles for {min(built):.1f} to {max(built):.1f} s; the "

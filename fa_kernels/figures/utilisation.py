@@ -161,12 +161,16 @@ class RecordedCounters:
         )
 
     def used(self, problem: AttentionProblem) -> list[Used]:
-        """Every rung that takes the dtype, then the peers: each of the newest run that has it."""
+        """Every rung that takes the dtype, then the peers: each of the newest run that has it.
+
+        A run that was stopped before it came to the busy units is asked only if no other has them.
+        """
         ours = [v.name for v in in_rung_order() if problem.dtype in v.dtypes]
         peers = [name for name in GRID_PEERS if problem.dtype in BASELINES[name].dtypes]
         return [self._one(name, problem) for name in (*ours, *peers)]
 
     def _one(self, series: str, problem: AttentionProblem) -> Used:
+        stopped_early = Used(series, problem, self.device, {}, "")
         for run_id, calls in self._calls:
             found = [
                 rows for (name, at, _), rows in calls.items() if (name, at) == (series, problem)
@@ -174,8 +178,11 @@ class RecordedCounters:
             timed = [rows for rows in found if "ncu_latency_ms" in rows]
             if timed:
                 rows = min(timed, key=lambda rows: rows["ncu_latency_ms"].median or 0.0)
-                return Used(series, problem, self.device, rows, run_id)
-        return Used(series, problem, self.device, {}, "")
+                used = Used(series, problem, self.device, rows, run_id)
+                if _PERCENT[ISSUE] in rows:
+                    return used
+                stopped_early = stopped_early if stopped_early.rows else used
+        return stopped_early
 
 
 def _calls_of(run: Run) -> dict[tuple[str, AttentionProblem, object], dict[str, Row]]:
