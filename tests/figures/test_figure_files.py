@@ -24,7 +24,7 @@ from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import load_run
 from tests.browser.conftest import chromium_path
 
-SPEED = "20261130-h200-speed"
+SPEED = "20261201-h200-speed-2"
 needs_browser = pytest.mark.skipif(chromium_path() is None, reason="no Chromium")
 
 
@@ -173,7 +173,7 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     wanted = {"d": 64, "causal": False, "dtype": "fp16", "pass_": "fwd"}
     assert said["parameters"] == wanted
     assert said["caption"] == plain(speed.sentence.value)
-    assert said["caption"].startswith("Rung 05")
+    assert said["caption"].startswith("Rung 06")
     assert said["alt"] == speed.figure.alt
     assert set(said["bibtex"]) == {"FlashAttention-2"}
     assert said["package"]["version"] == fa.__version__ and said["package"]["commit"]

@@ -85,11 +85,11 @@ def row_of(table: str, kernel: str) -> str:
 
 
 def test_what_the_speed_run_timed_is_from_there(run: Run, speed: Run) -> None:
-    """05 alone; a causal row of the same N must not be taken for the table's."""
+    """05 and 06 alone; a causal row of the same N must not be taken for the table's."""
     alone, both = (kernel_table(run, sheet_of(run), s) for s in (None, speed))
     differ = {a.split(" | ")[0] for a, b in zip(alone.splitlines(), both.splitlines(), strict=True)
               if a != b and a.startswith("|")}  # fmt: skip
-    assert differ == {"| `05_flash_mma`"}
+    assert differ == {"| `05_flash_mma`", "| `06_flash_wgmma`"}
     assert "not recorded" in row_of(alone, "05_flash_mma") and speed.run_id not in alone
     rows = speed.select(variant="flash_mma", metric="latency_ms", dtype="float16", seqlen_q=4096,
                         head_dim=64, causal="none", status="ok")  # fmt: skip
@@ -152,18 +152,19 @@ def host_us(run: Run, **wanted: str) -> str:
     return f"{row.median:.1f}"
 
 
-def expected_ratios(run: Run, pass_: str) -> Iterator[str]:
+def expected_ratios(run: Run, pass_: str, variant: str) -> Iterator[str]:
     """Every number of one paragraph, in order, from the rows of the run alone."""
-    ours = latencies(run, provider="fa_kernels", variant="flash_mma", pass_=pass_)
+    ours = latencies(run, provider="fa_kernels", variant=variant, pass_=pass_)
     fa2, cudnn = (
         latencies(run, provider=name, pass_=pass_) for name in ("torch_flash", "torch_cudnn")
     )
     dims = sorted({problem[0] for problem in ours})
-    assert dims == [64, 128, 256] and ours.keys() == fa2.keys() == cudnn.keys()
+    assert dims == ([64, 128] if (variant, pass_) == ("flash_wgmma", "bwd") else [64, 128, 256])
+    assert ours.keys() <= fa2.keys() == cudnn.keys()
     everywhere = {problem: fa2[problem] / ms for problem, ms in ours.items()}
     long = {problem: ratio for problem, ratio in everywhere.items() if problem[3] >= 2048}
     yield from ("2048", str(max(problem[3] for problem in ours)))
-    for d in (64, 128, 256):
+    for d in dims:
         found = of_dim(long, d)
         yield from (f"{mean(found):.2f}", str(d), f"{min(found):.2f}", f"{max(found):.2f}")
     yield from how_many_slower(long)
@@ -171,8 +172,8 @@ def expected_ratios(run: Run, pass_: str) -> Iterator[str]:
     yield from (f"{everywhere[worst]:.2f}", str(worst[0]), str(worst[3]))
     theirs = {problem: cudnn[problem] / ours[problem] for problem in long}
     yield from how_many_slower(theirs)
-    yield from (f"{mean(of_dim(theirs, d)):.2f}" for d in (64, 128, 256))
-    yield from ("64", "128", "256")
+    yield from (f"{mean(of_dim(theirs, d)):.2f}" for d in dims)
+    yield from map(str, dims)
 
 
 def expected_others(run: Run, provider: str) -> Iterator[str]:
@@ -188,11 +189,13 @@ def expected_others(run: Run, provider: str) -> Iterator[str]:
     yield from how_many_slower(ratios)
 
 
-def expected_step(run: Run) -> Iterator[str]:
+def expected_step(run: Run, variant: str) -> Iterator[str]:
     """Of figure 2 (left), forward and backward together."""
     yield from ("2", "64", "16", "1024", "64")
-    for provider in ("fa_kernels", "torch_flash", "torch_cudnn"):
-        (row,) = run.select(metric="latency_ms", pass_="both", provider=provider)
+    for series in (variant, "sdpa torch_flash", "sdpa torch_cudnn"):
+        name, _, provider = series.partition(" ")
+        (row,) = run.select(metric="latency_ms", pass_="both", variant=name,
+                            provider=provider or "fa_kernels")  # fmt: skip
         yield f"{row.median:.2f}"
 
 
@@ -237,12 +240,15 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
     said = "\n\n".join(part for part in said.split("\n\n") if "`make verify`" not in part)
     said = said.partition("**Decoding.**")[0]
     assert numbers_in(said) == [
-        *expected_ratios(speed, "fwd"),
+        *expected_ratios(speed, "fwd", "flash_wgmma"),
+        *expected_ratios(speed, "fwd", "flash_mma"),
         *expected_others(load_run("20261130-h200-peers"), "fa3"),
         *expected_others(load_run("20261130-h200-fa4"), "fa4"),
         *expected_others(load_run("20261130-h200-flex"), "flex"),
-        *expected_ratios(backward, "bwd"),
-        *expected_step(backward),
+        *expected_ratios(backward, "bwd", "flash_wgmma"),
+        *expected_step(backward, "flash_wgmma"),
+        *expected_ratios(backward, "bwd", "flash_mma"),
+        *expected_step(backward, "flash_mma"),
         *expected_training(training),
         *expected_calls(speed),
     ]
@@ -278,7 +284,8 @@ def test_every_number_of_decoding_is_the_newest_runs() -> None:
 
 
 def with_times(run: Run, factor: float) -> Run:
-    """The run as if our kernel took `factor` times as long."""
+    """The run without 06, as if 05 took `factor` times as long."""
+    rest = [row for row in run.rows if not row.variant.startswith("flash_wgmma")]
 
     def changed(row: Row) -> Row:
         if (row.variant, row.metric) != ("flash_mma", "latency_ms") or not row.median:
@@ -286,20 +293,31 @@ def with_times(run: Run, factor: float) -> Run:
         assert row.p20 and row.p80
         return replace(row, median=row.median * factor, p20=row.p20 * factor, p80=row.p80 * factor)
 
-    return replace(run, rows=tuple(map(changed, run.rows)))
+    return replace(run, rows=tuple(map(changed, rest)))
 
 
 def test_words_follow_the_numbers(speed: Run) -> None:
     def said(run: Run) -> str:
         return how_fast(RecordedSpeed(run)).replace("\n", " ")
 
-    assert "slower than cuDNN at every point" in said(speed)
+    assert "slower than cuDNN at every point" in said(with_times(speed, 1))
     fast, slow = said(with_times(speed, 0.1)), said(with_times(speed, 10))
     assert "slower than FlashAttention-2 at none of these points" in fast
     assert "slower than cuDNN at none of these points" in fast
     assert "slower than FlashAttention-2 at every point" in slow
     a_bit = said(with_times(speed, 1.12))
     assert "points, at d = 64, 128 and 256" in a_bit
+
+
+def test_the_fastest_rung_is_told_of_first_and_every_one_by_its_name(speed: Run) -> None:
+    both, alone = how_fast(RecordedSpeed(speed)), how_fast(RecordedSpeed(with_times(speed, 1)))
+    assert both.startswith("**How fast.** `06_flash_wgmma` beside torch's FlashAttention-2")
+    assert "\n\n`05_flash_mma` likewise" in both
+    assert (
+        alone.startswith("**How fast.** `05_flash_mma` beside") and "06_flash_wgmma` l" not in alone
+    )
+    (row,) = speed.select(metric="launch_us", detail="CuPy arrays")
+    assert f"that runs `{VARIANTS[row.variant].kernel}`" in both.replace("\n", " ")
 
 
 def test_gradients_are_told_of_beside_their_peers(speed: Run, backward: Run) -> None:
