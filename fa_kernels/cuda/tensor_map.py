@@ -21,6 +21,8 @@ BOX_COLS = 64
 MAX_BOX_ROWS = 256
 #: Alignment that TMA wants of addresses and strides, in bytes.
 ALIGNMENT = 16
+#: Maps that a call keeps for its arrays at other addresses; as many again that it had before.
+MAPS_KEPT = 1024
 
 # cuda.h: CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion; what else is 0 there.
 _DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -66,9 +68,10 @@ class MapsByAddress:
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, rows: int
     ) -> None:
         self._of = (shape, strides, dtype, rows)
-        # Made once each, and kept: the driver reads them while it launches. Allocators give few
-        # different addresses, and a map is small.
+        # Made once each, and kept: the driver reads them while it launches. Of more addresses than
+        # an allocator usually gives, what was not asked for of late goes, a thousand others later.
         self._known: dict[int, tuple[int, np.ndarray]] = {}
+        self._before: dict[int, tuple[int, np.ndarray]] = {}
 
     def at(self, address: int) -> int:
         """Address of the map of the array that lies at `address`.
@@ -78,8 +81,13 @@ class MapsByAddress:
         """
         known = self._known.get(address)
         if known is None:
-            encoded = tensor_map_at(address, *self._of)
-            known = self._known[address] = (encoded.ctypes.data, encoded)
+            known = self._before.get(address)
+            if known is None:
+                encoded = tensor_map_at(address, *self._of)
+                known = (encoded.ctypes.data, encoded)
+            if len(self._known) >= MAPS_KEPT:
+                self._before, self._known = self._known, {}
+            self._known[address] = known
         return known[0]
 
 

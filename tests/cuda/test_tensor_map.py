@@ -141,3 +141,20 @@ def test_repeated_calls_find_the_map_of_an_address(driver: Driver) -> None:
     other = make()
     assert maps.at(other.data.ptr) != at
     assert driver.encoded[-1] == driver.of(tensor_map(other, 64))
+
+
+def test_maps_of_many_addresses_are_not_kept_for_good(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is asked for again and again is made once."""
+    monkeypatch.setattr(subject, "MAPS_KEPT", 4)
+    array = make()
+    maps, often = Boxed(array, 64).maps(), array.data.ptr
+    at = maps.at(often)
+    for step in range(1, 40):
+        maps.at(often + 4096 * step)
+        assert maps.at(often) == at, "the driver may be reading it"
+    tensor_map_at.cache_clear()
+    assert len(driver.encoded) == 40
+    maps.at(often + 4096)
+    assert len(driver.encoded) == 41, "forgotten long ago"
