@@ -35,19 +35,11 @@ def how_fast(
 
     Ratios are times of the peer over ours: above 1 ours is faster.
     """
-    forwards = list(_forwards(speed))
-    if speed.run is None or not forwards:
+    if speed.run is None or not _timed(speed):
         return ""
-    paragraphs = [*forwards, _others(peers), *_backwards(backward)]
-    paragraphs += [*_training(training), _status(), _calls(speed.run)]
+    paragraphs = [_beginning(speed, backward), _table(speed, backward), _figure2(backward)]
+    paragraphs += [*_others(peers), *_training(training), _status(), _calls(speed.run)]
     return "\n\n".join(map(_wrapped, filter(None, paragraphs)))
-
-
-def _forwards(speed: RecordedSpeed) -> Iterator[str]:
-    beside = " beside torch's FlashAttention-2 and cuDNN, in one process"
-    for name in _timed(speed):
-        start, how = ("", " likewise") if name != _timed(speed)[0] else ("**How fast.** ", beside)
-        yield _against(speed, name, f"{start}`{VARIANTS[name].kernel}`{how}")
 
 
 def _timed(speed: RecordedSpeed) -> list[str]:
@@ -62,89 +54,116 @@ def _wrapped(paragraph: str) -> str:
     return textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _against(
-    speed: RecordedSpeed,
-    ours: str,
-    beginning: str,
-) -> str:
+def _beginning(speed: RecordedSpeed, backward: RecordedSpeed | None) -> str:
     run = speed.run
     assert run is not None
-    fa2, cudnn = (speed.ratios(ours, peer) for peer in (FA2, CUDNN))
-    dims = sorted({problem.head_dim for problem in fa2})
-    parts = _by_dim(fa2, "the speed of FlashAttention-2")
-    means = [f"{geometric_mean(r for p, r in cudnn.items() if p.head_dim == d):.2f}" for d in dims]
-    everywhere = speed.ratios(ours, FA2, least_seqlen=1)
-    worst = min(everywhere, key=lambda problem: everywhere[problem])
-    longest = max(problem.seqlen_q for problem in fa2)
+    problems = [p for name in _timed(speed) for p in speed.ratios(name, FA2)]
+    dtypes = _listed(dict.fromkeys(SHORT_DTYPE[p.dtype] for p in problems))
+    gradients = ""
+    if backward is not None and backward.run is not None and _timed(backward):
+        gradients = f" and, for gradients, `{backward.run_id}`"
     return (
-        f"{beginning} ({run.device}, recorded run `{run.run_id}`; fp16 and bf16, with and without "
-        f"a causal mask, N = {LONG_FROM} to {longest}): it has {_listed(parts)}, each a geometric "
-        f"mean with the least and the greatest ratio. {_slower(fa2, 'FlashAttention-2')} Shorter "
-        "sequences "
-        f"included, the least ratio is {everywhere[worst]:.2f}, at d = {worst.head_dim}, "
-        f"N = {worst.seqlen_q}. {_slower(cudnn, 'cuDNN')} It has {_listed(means)} times cuDNN's "
-        f"speed at d = {_listed(map(str, dims))}."
+        "**How fast.** Speed as a multiple of that of torch's FlashAttention-2 and cuDNN, timed in "
+        "turn in one process: their time over ours, so above 1 ours is faster. Geometric mean, and "
+        f"the least and the greatest ratio, over {dtypes}, with and without a causal mask, "
+        f"N = {LONG_FROM} to {max(p.seqlen_q for p in problems)} ({run.device}, recorded run "
+        f"`{run.run_id}`{gradients})."
     )
 
 
-def _by_dim(ratios: Mapping[AttentionProblem, float], whose: str) -> list[str]:
-    """ "1.12 times the speed of ... at d = 64 (1.09 to 1.15)", then the same of every other d."""
-    parts: list[str] = []
-    for d in sorted({problem.head_dim for problem in ratios}):
+def _table(speed: RecordedSpeed, backward: RecordedSpeed | None) -> str:
+    """A row for each kernel and peer: by d, then where ours is slower, then shorter sequences."""
+    passes = [one for one in (speed, backward) if one is not None and one.run is not None]
+    found = [(one, name) for one in passes for name in _timed(one)]
+    dims = sorted({p.head_dim for one, name in found for p in one.ratios(name, FA2)})
+    short = min(p.seqlen_q for one, name in found for p in one.ratios(name, FA2, least_seqlen=1))
+    heads = [
+        "kernel",
+        "beside",
+        *(f"d = {d}" for d in dims),
+        "slower at",
+        f"least from N = {short}",
+    ]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for one, name in found:
+        variant = VARIANTS[name]
+        kernel = variant.kernel
+        if one.pass_ == "bwd":
+            assert variant.backward is not None
+            kernel = variant.backward.kernel
+        for peer, beside in ((FA2, "FlashAttention-2"), (CUDNN, "cuDNN")):
+            everywhere = one.ratios(name, peer, least_seqlen=1)
+            worst = min(everywhere, key=lambda problem: everywhere[problem])
+            least = f"{everywhere[worst]:.2f} (d = {worst.head_dim}, N = {worst.seqlen_q})"
+            cells = _cells(one.ratios(name, peer), dims)
+            lines.append(_line([f"`{kernel}`", beside, *cells, least]))
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(ratios: Mapping[AttentionProblem, float], dims: Iterable[int]) -> Iterator[str]:
+    """Mean, least and greatest of every d, then at how many points ours is slower."""
+    for d in dims:
         found = [ratio for problem, ratio in ratios.items() if problem.head_dim == d]
-        times = "times" if parts else f"times {whose}"
-        parts.append(
-            f"{geometric_mean(found):.2f} {times} at d = {d} ({min(found):.2f} to {max(found):.2f})"
-        )
-    return parts
+        yield f"{geometric_mean(found):.2f} ({min(found):.2f} to {max(found):.2f})" if found else ""
+    yield f"{sum(ratio < 1 for ratio in ratios.values())} of {len(ratios)}"
 
 
-def _others(runs: Sequence[PeersRun]) -> str:
-    """Peers of other packages and of a compiler, each from the first run that has it; or ""."""
-    ours = next(
-        (n for n in SHOWN if any(run.times.ratios(n, p) for run in runs for p in OTHERS)), ""
+def _figure2(speed: RecordedSpeed | None) -> str:
+    """Forward and backward of the first paper's figure 2 (left); "" without a run of them."""
+    if speed is None or speed.run is None:
+        return ""
+    both = {step.series: step.both for step in RecordedSteps(speed.run).steps}
+    ours = [name for name in SHOWN if name in both]
+    if not ours or not {FA2, CUDNN} <= both.keys():
+        return ""
+    names = {name: f"`{VARIANTS[name].kernel}`" for name in ours}
+    names |= {FA2: "FlashAttention-2", CUDNN: "cuDNN"}
+    times = _listed(f"{both[series].ms:.2f} ms with {name}" for series, name in names.items())
+    at = both[ours[0]].row
+    return (
+        f"Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
+        f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take {times}."
     )
-    said = []
-    for peer, name in OTHERS.items():
-        found = ((run.run, run.times.ratios(ours, peer)) for run in runs)
-        run, ratios = next((pair for pair in found if pair[1]), (None, {}))
-        if run is None:
-            continue
+
+
+def _others(runs: Sequence[PeersRun]) -> tuple[str, ...]:
+    """Peers of other packages and of a compiler, each from the first run that has it, of the
+    fastest rung that any of them has; or ()."""
+    timed = (n for n in SHOWN if any(run.times.ratios(n, peer) for run in runs for peer in OTHERS))
+    ours = next(timed, "")
+    found: list[tuple[str, Run, dict[AttentionProblem, float]]] = []
+    for peer in OTHERS:
+        ratios_of = ((run.run, run.times.ratios(ours, peer)) for run in runs)
+        first = next(((run, ratios) for run, ratios in ratios_of if ratios), None)
+        if first is not None:
+            found.append((peer, *first))
+    if not found:
+        return ()
+    dims = sorted({p.head_dim for _, _, ratios in found for p in ratios})
+    heads = ["beside", *(f"d = {d}" for d in dims), "slower at", "measured"]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for peer, run, ratios in found:
         package = BASELINES[peer].distribution
         version = {"torch": run.about["torch"], **run.about.get("packages", {})}.get(package, "")
         dtypes = dict.fromkeys(SHORT_DTYPE[problem.dtype] for problem in ratios)
         seqlens = sorted({problem.seqlen_q for problem in ratios})
-        said.append(
-            f"Beside {name} (`{f'{package} {version}'.strip()}`; recorded "
-            f"run `{run.run_id}`; {_listed(dtypes)}, with and without a causal mask, "
-            f"N = {_listed(map(str, seqlens))}) it has {_listed(_by_dim(ratios, 'its speed'))}. "
-            f"{_slower(ratios, name)}"
+        where = (
+            f"`{f'{package} {version}'.strip()}`, {_listed(dtypes)}, "
+            f"N = {_listed(map(str, seqlens))}; `{run.run_id}`"
         )
-    if not said:
-        return ""
-    return f"**Other peers.** `{VARIANTS[ours].kernel}` likewise. {' '.join(said)}"
-
-
-def _backwards(speed: RecordedSpeed | None) -> Iterator[str]:
-    """The same of the gradients, and of the first paper's figure 2 (left); none without a run."""
-    if speed is None or speed.run is None:
-        return
-    both = {step.series: step.both for step in RecordedSteps(speed.run).steps}
-    names = _timed(speed)
-    for name in names:
-        backward = VARIANTS[name].backward
-        assert backward is not None
-        start = "**Gradients.** " if name == names[0] else ""
-        said = ""
-        if {name, FA2, CUDNN} <= both.keys():
-            ours, flash, cudnn = (f"{both[series].ms:.2f}" for series in (name, FA2, CUDNN))
-            at = both[name].row
-            said = (
-                f" Forward and backward of the first paper's figure 2 (left; B = {at.batch}, "
-                f"H = {at.nheads}, N = {at.seqlen_q}, d = {at.head_dim}, no dropout) together take "
-                f"{ours} ms, FlashAttention-2's {flash} ms, cuDNN's {cudnn} ms."
-            )
-        yield _against(speed, name, f"{start}`{backward.kernel}` likewise") + said
+        lines.append(_line([OTHERS[peer], *_cells(ratios, dims), where]))
+    said = (
+        f"**Other peers**, of other packages and of torch's compiler, likewise beside "
+        f"`{VARIANTS[ours].kernel}`"
+    )
+    if waiting := [f"`{VARIANTS[name].kernel}`" for name in SHOWN[: SHOWN.index(ours)]]:
+        said += f" ({_listed(waiting)}: not yet timed beside them)"
+    said += ":"
+    return said, "\n".join(lines)
 
 
 def _training(training: RecordedTraining | None) -> tuple[str, ...]:
@@ -204,18 +223,6 @@ def _before_it(waiting: Mapping[str, str]) -> Iterator[str]:
                 f"On sm_{variant.max_arch or variant.min_arch} it takes {_listed(ready)} first, "
                 "where they take the call."
             )
-
-
-def _slower(ratios: Mapping[AttentionProblem, float], peer: str) -> str:
-    """At how many of the problems, and at which d, ours is slower."""
-    slower = [problem for problem, ratio in ratios.items() if ratio < 1]
-    if not slower:
-        return f"It is slower than {peer} at none of these points."
-    if len(slower) == len(ratios):
-        return f"It is slower than {peer} at every point."
-    dims = sorted({problem.head_dim for problem in slower})
-    where = f"all at d = {dims[0]}" if len(dims) == 1 else f"at d = {_listed(map(str, dims))}"
-    return f"It is slower than {peer} at {len(slower)} of these {len(ratios)} points, {where}."
 
 
 def _calls(run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -139,63 +139,65 @@ def mean(ratios: list[float]) -> float:
     return math.prod(ratios) ** (1 / len(ratios))
 
 
-def how_many_slower(ratios: dict[Key, float]) -> Iterator[str]:
-    """ "at 10 of 48 points, all at d = 256"; every one and none have words instead."""
-    slower = [problem for problem, ratio in ratios.items() if ratio < 1]
-    if 0 < len(slower) < len(ratios):
-        yield from (str(len(slower)), str(len(ratios)))
-        yield from sorted({str(problem[0]) for problem in slower}, key=int)
-
-
 def host_us(run: Run, **wanted: str) -> str:
     (row,) = run.select(metric="launch_us", **wanted)
     return f"{row.median:.1f}"
 
 
-def expected_ratios(run: Run, pass_: str, variant: str) -> Iterator[str]:
-    """Every number of one paragraph, in order, from the rows of the run alone."""
+def cells_of(ratios: dict[Key, float], dims: Sequence[int]) -> list[str]:
+    """Mean, least and greatest of every d, and at how many points ours is slower."""
+    found = [of_dim(ratios, d) for d in dims]
+    cells = [f"{mean(f):.2f} ({min(f):.2f} to {max(f):.2f})" if f else "" for f in found]
+    return [*cells, f"{sum(ratio < 1 for ratio in ratios.values())} of {len(ratios)}"]
+
+
+def expected_lines(run: Run, pass_: str, variant: str) -> Iterator[list[str]]:
+    """What the table says of one rung and pass beside both peers, from the rows alone."""
     ours = latencies(run, provider="fa_kernels", variant=variant, pass_=pass_)
-    fa2, cudnn = (
-        latencies(run, provider=name, pass_=pass_) for name in ("torch_flash", "torch_cudnn")
-    )
-    dims = sorted({problem[0] for problem in ours})
-    assert dims == ([64, 128] if (variant, pass_) == ("flash_wgmma", "bwd") else [64, 128, 256])
-    assert ours.keys() <= fa2.keys() == cudnn.keys()
-    everywhere = {problem: fa2[problem] / ms for problem, ms in ours.items()}
-    long = {problem: ratio for problem, ratio in everywhere.items() if problem[3] >= 2048}
-    yield from ("2048", str(max(problem[3] for problem in ours)))
-    for d in dims:
-        found = of_dim(long, d)
-        yield from (f"{mean(found):.2f}", str(d), f"{min(found):.2f}", f"{max(found):.2f}")
-    yield from how_many_slower(long)
-    worst = min(everywhere, key=lambda problem: everywhere[problem])
-    yield from (f"{everywhere[worst]:.2f}", str(worst[0]), str(worst[3]))
-    theirs = {problem: cudnn[problem] / ours[problem] for problem in long}
-    yield from how_many_slower(theirs)
-    yield from (f"{mean(of_dim(theirs, d)):.2f}" for d in dims)
-    yield from map(str, dims)
+    kernel = VARIANTS[variant].kernel + ("_backward" if pass_ == "bwd" else "")
+    for provider, name in (("torch_flash", "FlashAttention-2"), ("torch_cudnn", "cuDNN")):
+        theirs = latencies(run, provider=provider, pass_=pass_)
+        assert ours.keys() <= theirs.keys()
+        everywhere = {problem: theirs[problem] / ms for problem, ms in ours.items()}
+        long = {problem: ratio for problem, ratio in everywhere.items() if problem[3] >= 2048}
+        worst = min(everywhere, key=lambda problem: everywhere[problem])
+        least = f"{everywhere[worst]:.2f} (d = {worst[0]}, N = {worst[3]})"
+        yield [f"`{kernel}`", name, *cells_of(long, (64, 128, 256)), least]
 
 
-def expected_others(run: Run, provider: str) -> Iterator[str]:
-    """Of one peer of a run of kind "peers": every N, then by d, then where ours is slower."""
-    ours = latencies(run, provider="fa_kernels", variant="flash_mma", pass_="fwd")
+def expected_other(run: Run, provider: str, name: str, ours: str) -> list[str]:
+    """Of one peer of a run of kind "peers", but for what was measured where."""
+    mine = latencies(run, provider="fa_kernels", variant=ours, pass_="fwd")
     theirs = latencies(run, provider=provider, pass_="fwd")
-    # As everywhere in this paragraph: shorter calls leave a GPU idle.
-    ratios = {at: ms / ours[at] for at, ms in theirs.items() if at[3] >= 2048}
-    yield from map(str, sorted({problem[3] for problem in ratios}))
-    for d in sorted({problem[0] for problem in ratios}):
-        found = of_dim(ratios, d)
-        yield from (f"{mean(found):.2f}", str(d), f"{min(found):.2f}", f"{max(found):.2f}")
-    yield from how_many_slower(ratios)
+    # As everywhere: shorter calls leave a GPU idle.
+    ratios = {at: ms / mine[at] for at, ms in theirs.items() if at[3] >= 2048}
+    return [name, *cells_of(ratios, (64, 128))]
 
 
-def expected_step(run: Run, variant: str) -> Iterator[str]:
+def tables_in(text: str) -> dict[str, list[list[str]]]:
+    """Head of the first column and of the second -> cells of every line below."""
+    found: dict[str, list[list[str]]] = {}
+    lines: list[list[str]] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            lines = []
+        elif set(cells) == {"---"}:
+            continue
+        elif not lines:
+            lines = found.setdefault(" ".join(cells[:2]), [cells])
+        else:
+            lines.append(cells)
+    return found
+
+
+def expected_step(run: Run) -> Iterator[str]:
     """Of figure 2 (left), forward and backward together."""
     yield from ("2", "64", "16", "1024", "64")
-    for series in (variant, "sdpa torch_flash", "sdpa torch_cudnn"):
-        name, _, provider = series.partition(" ")
-        (row,) = run.select(metric="latency_ms", pass_="both", variant=name,
-                            provider=provider or "fa_kernels")  # fmt: skip
+    series = (("fa_kernels", "flash_wgmma"), ("fa_kernels", "flash_mma"),
+              ("torch_flash", "sdpa"), ("torch_cudnn", "sdpa"))  # fmt: skip
+    for provider, variant in series:
+        (row,) = run.select(metric="latency_ms", pass_="both", variant=variant, provider=provider)
         yield f"{row.median:.2f}"
 
 
@@ -235,23 +237,35 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
     training = load_run(list_runs(kind="training")[0])
     text = README.read_text(encoding="utf-8")
     begin, end = text.index("<!-- how fast: begin -->"), text.index("<!-- how fast: end -->")
-    said = text[begin:end].partition("\n")[2]
-    # What data/verified says is no number of the run.
-    said = "\n\n".join(part for part in said.split("\n\n") if "`make verify`" not in part)
-    said = said.partition("**Decoding.**")[0]
-    assert numbers_in(said) == [
-        *expected_ratios(speed, "fwd", "flash_wgmma"),
-        *expected_ratios(speed, "fwd", "flash_mma"),
-        *expected_others(load_run("20261130-h200-peers"), "fa3"),
-        *expected_others(load_run("20261130-h200-fa4"), "fa4"),
-        *expected_others(load_run("20261130-h200-flex"), "flex"),
-        *expected_ratios(backward, "bwd", "flash_wgmma"),
-        *expected_step(backward, "flash_wgmma"),
-        *expected_ratios(backward, "bwd", "flash_mma"),
-        *expected_step(backward, "flash_mma"),
+    said = text[begin:end].partition("\n")[2].partition("**Decoding.**")[0]
+    tables = tables_in(said)
+    heads, *lines = tables["kernel beside"]
+    assert heads[2:] == ["d = 64", "d = 128", "d = 256", "slower at", "least from N = 512"]
+    assert lines == [
+        *expected_lines(speed, "fwd", "flash_wgmma"),
+        *expected_lines(speed, "fwd", "flash_mma"),
+        *expected_lines(backward, "bwd", "flash_wgmma"),
+        *expected_lines(backward, "bwd", "flash_mma"),
+    ]
+    _, *lines = tables["beside d = 64"]
+    others = (("20261130-h200-peers", "fa3", "FlashAttention-3"),
+              ("20261130-h200-fa4", "fa4", "FlashAttention-4"),
+              ("20261130-h200-flex", "flex", "FlexAttention"))  # fmt: skip
+    for cells, (run_id, provider, name) in zip(lines, others, strict=True):
+        run = load_run(run_id)
+        assert cells[:-1] == expected_other(run, provider, name, "flash_mma")
+        timed = latencies(run, provider=provider, pass_="fwd")
+        seqlens = [str(n) for n in sorted({at[3] for at in timed}) if n >= 2048]
+        assert numbers_in(cells[-1]) == seqlens and f"`{run_id}`" in cells[-1]
+    # The rest is text, and the table of training. What data/verified says is no number of a run.
+    parts = [p for p in said.split("\n\n") if "`make verify`" not in p]
+    rest = [p for p in parts if not p.startswith(("| kernel", "| beside"))]
+    assert numbers_in("\n\n".join(rest)) == [
+        "1", "2048", "16384",
+        *expected_step(backward),
         *expected_training(training),
         *expected_calls(speed),
-    ]
+    ]  # fmt: skip
     assert f"`{speed.run_id}`" in said and f"`{backward.run_id}`" in said and speed.device in said
 
 
@@ -296,36 +310,34 @@ def with_times(run: Run, factor: float) -> Run:
     return replace(run, rows=tuple(map(changed, rest)))
 
 
-def test_words_follow_the_numbers(speed: Run) -> None:
-    def said(run: Run) -> str:
-        return how_fast(RecordedSpeed(run)).replace("\n", " ")
+def test_the_table_follows_the_numbers(speed: Run) -> None:
+    def slower(run: Run) -> list[str]:
+        _, *lines = tables_in(how_fast(RecordedSpeed(run)))["kernel beside"]
+        return [cells[5] for cells in lines]
 
-    assert "slower than cuDNN at every point" in said(with_times(speed, 1))
-    fast, slow = said(with_times(speed, 0.1)), said(with_times(speed, 10))
-    assert "slower than FlashAttention-2 at none of these points" in fast
-    assert "slower than cuDNN at none of these points" in fast
-    assert "slower than FlashAttention-2 at every point" in slow
-    a_bit = said(with_times(speed, 1.12))
-    assert "points, at d = 64, 128 and 256" in a_bit
+    assert slower(with_times(speed, 0.1)) == ["0 of 48", "0 of 48"]
+    assert slower(with_times(speed, 10)) == ["48 of 48", "48 of 48"]
+    assert slower(with_times(speed, 1))[1] == "48 of 48", "cuDNN's is on wgmma, 05 is not"
 
 
 def test_the_fastest_rung_is_told_of_first_and_every_one_by_its_name(speed: Run) -> None:
     both, alone = how_fast(RecordedSpeed(speed)), how_fast(RecordedSpeed(with_times(speed, 1)))
-    assert both.startswith("**How fast.** `06_flash_wgmma` beside torch's FlashAttention-2")
-    assert "\n\n`05_flash_mma` likewise" in both
-    assert (
-        alone.startswith("**How fast.** `05_flash_mma` beside") and "06_flash_wgmma` l" not in alone
-    )
+    kernels = [cells[0] for cells in tables_in(both)["kernel beside"][1:]]
+    assert kernels == ["`06_flash_wgmma`"] * 2 + ["`05_flash_mma`"] * 2
+    kernels = [cells[0] for cells in tables_in(alone)["kernel beside"][1:]]
+    assert kernels == ["`05_flash_mma`"] * 2
     (row,) = speed.select(metric="launch_us", detail="CuPy arrays")
     assert f"that runs `{VARIANTS[row.variant].kernel}`" in both.replace("\n", " ")
 
 
 def test_gradients_are_told_of_beside_their_peers(speed: Run, backward: Run) -> None:
     said = how_fast(RecordedSpeed(speed), RecordedSpeed(backward, "bwd")).replace("\n", " ")
-    assert "`05_flash_mma_backward` likewise" in said and backward.run_id in said
+    assert (
+        "| `05_flash_mma_backward` | cuDNN |" in said and f"gradients, `{backward.run_id}`" in said
+    )
     assert "figure 2 (left; B = 64, H = 16, N = 1024, d = 64" in said
     alone = how_fast(RecordedSpeed(speed), RecordedSpeed(speed, "bwd"))
-    assert alone == how_fast(RecordedSpeed(speed)) and "Gradients" not in alone
+    assert alone == how_fast(RecordedSpeed(speed)) and "gradients" not in alone
 
 
 def test_training_steps_are_told_of_where_all_three_were_timed(speed: Run) -> None:
@@ -341,12 +353,14 @@ def test_training_steps_are_told_of_where_all_three_were_timed(speed: Run) -> No
 
 def test_other_peers_are_told_of_from_the_run_that_has_them(speed: Run) -> None:
     runs = peers_runs(device("h200"))
-    said = how_fast(RecordedSpeed(speed), peers=runs).replace("\n", " ")
-    for name, run_id in (
-        ("-3 (`fa3-fwd", "20261130-h200-peers"),
-        ("(`torch", "20261130-h200-flex"),
+    said = how_fast(RecordedSpeed(speed), peers=runs).splitlines()
+    for name, package, run_id in (
+        ("FlashAttention-3", "`fa3-fwd", "20261130-h200-peers"),
+        ("FlexAttention", "`torch 2", "20261130-h200-flex"),
     ):
-        assert name in said and f"recorded run `{run_id}`" in said
+        line = next(line for line in said if line.startswith(f"| {name} |"))
+        assert package in line and f"`{run_id}`" in line
+    assert "(`06_flash_wgmma`: not yet timed beside them)" in " ".join(said)
     without = [run for run in runs if run.run_id != "20261130-h200-flex"]
     alone = how_fast(RecordedSpeed(speed), peers=without)
     assert "FlexAttention" not in alone and "FlashAttention-3" in alone
