@@ -97,12 +97,12 @@ def _bars(keys: list[str], rates: list[float]) -> dict[str, Any]:
         "type": "bar", "name": "tokens a second", "x": list(range(len(keys))), "y": rates,
         "width": 0.7, "hoverinfo": "skip",
         "marker": {
-            "color": [_LOOKS[key][0] for key in keys],
+            **theme.hatched(
+                [_LOOKS[key][0] for key in keys],
+                ["/" if key in _HATCHED else "" for key in keys],
+                theme.PAPER, 7, 0.25,
+            ),
             "line": {"color": theme.INK, "width": 1 if any(rates) else 0},
-            "pattern": {
-                "shape": ["/" if key in _HATCHED else "" for key in keys], "size": 7,
-                "solidity": 0.25, "fgcolor": theme.PAPER, "fillmode": "overlay",
-            },
         },
     }  # fmt: skip
 

@@ -81,12 +81,11 @@ def _bars(
         "type": "bar", "orientation": "h", "name": "instructions", "x": lengths, "base": bases,
         "y": ys, "width": 0.72,
         "marker": {
-            "color": [theme.INSTRUCTION_COLOURS[name] for name in names],
+            **theme.hatched(
+                [theme.INSTRUCTION_COLOURS[name] for name in names],
+                [_HATCHES.get(name, "") for name in names], theme.INK, 7, 0.12,
+            ),
             "line": {"color": theme.INK, "width": 1},
-            "pattern": {
-                "shape": [_HATCHES.get(name, "") for name in names], "fgcolor": theme.INK,
-                "size": 7, "fillmode": "overlay", "solidity": 0.12,
-            },
         },
         "text": words, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
         "constraintext": "none",

@@ -91,12 +91,10 @@ def _stacks(
         "type": "bar", "orientation": "h", "name": "bytes", "x": lengths, "base": bases, "y": ys,
         "width": 0.4,
         "marker": {
-            "color": [theme.TENSOR_COLOURS[tensor] for tensor in tensors],
+            **theme.hatched(
+                [theme.TENSOR_COLOURS[tensor] for tensor in tensors], shapes, theme.INK, 7, 0.1
+            ),
             "line": {"color": theme.INK, "width": 1},
-            "pattern": {
-                "shape": shapes, "fgcolor": theme.INK, "size": 7, "fillmode": "overlay",
-                "solidity": 0.1,
-            },
         },
         "text": [f"<b>{word}</b>" if word else "" for word in words], "textposition": "inside",
         "insidetextanchor": "middle", "textangle": 0, "constraintext": "none",

@@ -67,11 +67,8 @@ def _bars(
         "type": "bar", "orientation": "h", "name": name, "x": xs, "base": bases, "y": ys,
         "width": _BAR,
         "marker": {
-            "color": colours, "line": {"color": theme.INK, "width": 1},
-            "pattern": {
-                "shape": patterns, "fgcolor": theme.INK, "size": 6, "fillmode": "overlay",
-                "solidity": 0.2,
-            },
+            **theme.hatched(colours, patterns, theme.INK, 6, 0.2),
+            "line": {"color": theme.INK, "width": 1},
         },
         "hovertext": hovers, "hoverinfo": "text",
     }  # fmt: skip

@@ -127,11 +127,11 @@ def _scores(row: SplitRow, low: float) -> dict[str, Any]:
         "type": "bar", "name": "scores", "x": list(range(len(row.scores))), "base": root,
         "y": [float(s) - root for s in row.scores], "width": 0.9, "hoverinfo": "skip",
         "marker": {
-            "color": [colours[i] for i in owner], "line": {"width": 0},
-            "pattern": {
-                "shape": ["/" if i % 2 else "" for i in owner], "size": 5, "solidity": 0.25,
-                "fgcolor": theme.PAPER, "fillmode": "overlay",
-            },
+            **theme.hatched(
+                [colours[i] for i in owner], ["/" if i % 2 else "" for i in owner],
+                theme.PAPER, 5, 0.25,
+            ),
+            "line": {"width": 0},
         },
     }  # fmt: skip
 
@@ -142,10 +142,10 @@ def _weights(row: SplitRow) -> dict[str, Any]:
         "type": "bar", "name": "weights", "x": list(range(1, count + 1)), "xaxis": "x2",
         "yaxis": "y2", "y": [float(weight) for weight in row.weights], "hoverinfo": "skip",
         "marker": {
-            "color": _colours(count), "line": {"color": theme.INK, "width": 1},
-            "pattern": {
-                "shape": ["/" if i % 2 else "" for i in range(count)], "size": 5,
-                "solidity": 0.25, "fgcolor": theme.PAPER, "fillmode": "overlay",
-            },
+            **theme.hatched(
+                _colours(count), ["/" if i % 2 else "" for i in range(count)],
+                theme.PAPER, 5, 0.25,
+            ),
+            "line": {"color": theme.INK, "width": 1},
         },
     }  # fmt: skip

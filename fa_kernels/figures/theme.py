@@ -9,6 +9,7 @@ hue, and is hatched where bars show both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,6 +245,21 @@ def axis(**options: Any) -> dict[str, Any]:
         "ticklabeloverflow": "allow",
         **options,
     }
+
+
+def hatched(
+    colours: Sequence[str], shapes: Sequence[str], ink: str, size: int, solidity: float
+) -> dict[str, Any]:
+    """Colour and pattern of a bar trace's marker: hatched in `ink` where a shape is not "".
+
+    Says the bars' own colours once more: left to itself, plotly.js asks each colour's contrast,
+    does not know lists of them, and writes a warning to the console at every redraw.
+    """
+    pattern = {
+        "shape": list(shapes), "fgcolor": ink, "fgopacity": 0.5, "size": size,
+        "solidity": solidity, "fillmode": "replace", "bgcolor": list(colours),
+    }  # fmt: skip
+    return {"color": list(colours), "pattern": pattern}
 
 
 def swatch(colour: str, label: str) -> str:

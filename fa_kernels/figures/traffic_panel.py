@@ -163,7 +163,7 @@ class _Piece:
 
 
 def _bar_trace(pieces: Sequence[_Piece], axes: tuple[str, str]) -> dict[str, Any]:
-    pattern = {"shape": ["/" if p.cut else "" for p in pieces], "fgcolor": theme.INK, "size": 6}
+    shapes = ["/" if p.cut else "" for p in pieces]
     return {
         "type": "bar",
         "orientation": "h",
@@ -174,9 +174,8 @@ def _bar_trace(pieces: Sequence[_Piece], axes: tuple[str, str]) -> dict[str, Any
         "xaxis": axes[0],
         "yaxis": axes[1],
         "marker": {
-            "color": [p.colour for p in pieces],
+            **theme.hatched([p.colour for p in pieces], shapes, theme.INK, 6, 0.15),
             "line": {"color": theme.INK, "width": 1},
-            "pattern": pattern | {"fillmode": "overlay", "solidity": 0.15},
         },
         "text": [p.text for p in pieces],
         "textposition": "inside",

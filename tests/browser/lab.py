@@ -225,7 +225,8 @@ class LabPage:
         self.requests.append(socket.url)
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        # plotly.js says by console.trace what it was given and does not understand.
+        if message.type == "error" or message.text.startswith("WARN:"):
             place = message.location.get("url", "")
             self.console_errors.append(f"{message.text} ({place})")
 

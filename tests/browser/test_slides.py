@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from fa_kernels.present.command import write_handout, write_slides
 from fa_kernels.present.printing import print_pdfs
@@ -60,8 +60,12 @@ class Deck:
 
     def __post_init__(self) -> None:
         self.page.context.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error" or message.text.startswith("WARN:"):
+            self.errors.append(message.text)
 
     def open(self, name: str = "slides/talk45.html", query: str = "") -> None:
         self.page.goto((self.folder / name).as_uri() + query)

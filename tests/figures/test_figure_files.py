@@ -175,7 +175,7 @@ def test_the_sidecar_is_the_runs(speed: Any, icml: Path) -> None:
     assert said["caption"] == plain(speed.sentence.value)
     assert said["caption"].startswith("Rung 06")
     assert said["alt"] == speed.figure.alt
-    assert set(said["bibtex"]) == {"FlashAttention-2"}
+    assert set(said["bibtex"]) == {"FlashAttention-2", "FlashAttention-3"}
     assert said["package"]["version"] == fa.__version__ and said["package"]["commit"]
     assert said["call"] == "fa.save_figure(fig, 'speed', venue='icml')"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", said["created"])
