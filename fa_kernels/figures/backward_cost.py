@@ -37,9 +37,18 @@ class Way:
         """The variant whose backward it is."""
         return VARIANTS[self.variant]
 
+    @property
+    def on_tensor_cores(self) -> bool:
+        """True if tensor cores multiply: it has runs and tiles of its own."""
+        return self.algorithm.tensor_cores
+
     def runs_on(self, problem: AttentionProblem, device: Device) -> bool:
-        """False where its kernel takes no such dtype, or no such GPU."""
-        return problem.dtype in self.algorithm.dtypes and self.algorithm.runs_on(device.sm)
+        """False where its kernel takes no such dtype, head_dim or GPU."""
+        backward = self.algorithm.backward
+        if problem.dtype not in self.algorithm.dtypes or not self.algorithm.runs_on(device.sm):
+            return False
+        assert backward is not None
+        return not self.on_tensor_cores or backward.takes(problem, device.smem_per_block_bytes)
 
     @property
     def metric(self) -> str:
@@ -50,8 +59,9 @@ class Way:
 READS_P = Way("reads_p", KEEPS_P, 4)
 REBUILDS = Way("rebuilds", REBUILDS_P, 5)
 DETERMINISTIC = Way("deterministic", REBUILDS_P, 7, deterministic=True)
-TENSOR_CORES = Way("tensor_cores", "flash_mma", 5)
-WAYS = (READS_P, Way("kv_outer", "flash_kv_outer", 5), REBUILDS, DETERMINISTIC, TENSOR_CORES)
+#: In rung order.
+ON_TENSOR_CORES = (Way("tensor_cores", "flash_mma", 5), Way("warpgroups", "flash_wgmma", 5))
+WAYS = (READS_P, Way("kv_outer", "flash_kv_outer", 5), REBUILDS, DETERMINISTIC, *ON_TENSOR_CORES)
 #: Products of a forward pass: S = Q Kᵀ and O = P V.
 FORWARD_PRODUCTS = 2
 #: The N × N matrices, none of which leaves the chip where P is rebuilt.
@@ -60,7 +70,7 @@ SCORES = ("s", "p", "dp", "ds")
 
 @dataclass(frozen=True)
 class FastTimes:
-    """Recorded times of the way on tensor cores: a run of kind "speed" for each pass."""
+    """Recorded times of the ways on tensor cores: a run of kind "speed" for each pass."""
 
     forward: RecordedSpeed
     backward: RecordedSpeed
@@ -121,15 +131,13 @@ class Cost:
     ) -> Cost:
         """What the models say and what was recorded, with the tiles of a backward pass.
 
-        `fast` has the times of the way on tensor cores, `runs` those of all others.
+        `fast` has the times of the ways on tensor cores, `runs` those of all others.
         """
-        at, on_tensor_cores = BackwardAt.of(way.variant, problem, device), way == TENSOR_CORES
+        at = BackwardAt.of(way.variant, problem, device)
         moved, forward_tiling = backward_traffic(way, at), at.tiling
-        if on_tensor_cores:
+        if way.on_tensor_cores:
             times = fast.forward_ms(at), fast.backward_ms(at)
-            forward_tiling = way.algorithm.default_tiling(
-                problem.head_dim, problem.itemsize, device.smem_per_block_bytes
-            ).clipped(problem.seqlen_q, problem.seqlen_k)
+            forward_tiling = way.algorithm.tiling_for(problem, device.smem_per_block_bytes)
         else:
             times = runs.value_at(at, "fwd", "latency_ms"), runs.value_at(at, "bwd", way.metric)
         peak = device.peak_tflops(problem.dtype, way.algorithm.tensor_cores)
@@ -173,7 +181,7 @@ def recorded_in(
     found: Sequence[Cost], runs: RecordedBackward, fast: FastTimes = NO_TIMES
 ) -> list[str]:
     """The runs that the times come from, each once."""
-    timed = {cost.way == TENSOR_CORES for cost in found if cost.backward_ms or cost.forward_ms}
+    timed = {cost.way.on_tensor_cores for cost in found if cost.backward_ms or cost.forward_ms}
     names = [runs.run_id or ""] if False in timed else []
     return names + (fast.run_ids if True in timed else [])
 

@@ -30,7 +30,7 @@ class Rung:
     @property
     def said(self) -> str:
         """What running text calls it: "rung 04"."""
-        return f"rung {self.number}"
+        return said_of(self.variant)
 
     @property
     def tiles(self) -> str:
@@ -53,6 +53,11 @@ class Rung:
 def number_of(variant: Variant) -> str:
     """The rung: "04"."""
     return variant.kernel.partition("_")[0]
+
+
+def said_of(variant: Variant) -> str:
+    """What running text calls it: "rung 04"."""
+    return f"rung {number_of(variant)}"
 
 
 def name_of(variant: Variant) -> str:

@@ -134,7 +134,12 @@ class Used:
 
     @property
     def busiest(self) -> tuple[str, float] | None:
-        """(panel, %) of the unit with the largest share of its own peak."""
+        """(panel, %) of the unit with the largest share of its own peak.
+
+        None where a run was stopped before it came to the busy units: DRAM alone says nothing.
+        """
+        if self.value(ISSUE) is None:
+            return None
         shares = [(value, panel) for panel in SHARES if (value := self.value(panel)) is not None]
         value, panel = max(shares, default=(0.0, ""))
         return (panel, value) if shares else None

@@ -59,13 +59,15 @@ def measure_point(
 class MaskTiming:
     """Forward times of `problem`, which has a block mask, and of the same call without it.
 
-    `error`: the largest of the masked output from float64, at sampled rows of every head.
+    `error`: the largest of the masked output from float64, at sampled rows of every head;
+    `variant`: which of ours it was.
     """
 
     problem: AttentionProblem
     dense: Latency
     masked: Latency
     error: float
+    variant: str
 
 
 def time_mask(
@@ -108,6 +110,6 @@ def time_mask(
         first = [time_once(call, flush) for call in calls]
         times = time_interleaved(calls, flush, first, cancelled)
         if times[0] is not None and times[1] is not None and not cancelled():
-            yield MaskTiming(problem, times[0], times[1], check.out_err)
+            yield MaskTiming(problem, times[0], times[1], check.out_err, variant.name)
     finally:
         free_pools()

@@ -23,7 +23,6 @@ from fa_kernels.measure.paper_verdicts import MISSING
 from fa_kernels.measure.speed_run import problems
 from fa_kernels.measure.verdict import (
     DIFFERS,
-    FLASH,
     NOT_COMPARED,
     REPRODUCES,
     TREND,
@@ -37,10 +36,12 @@ from fa_kernels.problem import SHORT_DTYPE, AttentionProblem
 from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.model import launched_flash_kv_outer, paper_flash_kv_outer
 from fa_kernels.units import significant, span
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import FAST, VARIANTS
 
 #: The kernel of figure 2's Algorithm 1, and what its rows are called.
 ALGORITHM_1 = "flash_kv_outer"
+#: The rung that follows FlashAttention-3.
+AFTER_FA3 = "flash_wgmma"
 #: GPU of a published figure -> data sheet.
 SHEETS = {"A100": "a100-80gb", "A100-40GB": "a100-40gb", "H100": "h100-sxm"}
 #: d of the grid in FlashAttention-2's figures, and products of matrices by pass.
@@ -227,11 +228,10 @@ def fa2_rates(rows: Sequence[PublishedRow], numbers: PaperNumbers, device: Devic
     if both:
         said.append(f"forward and backward together reach {significant(both)}")
     said += [f"read off the figure: {_printed_rate(row)}" for row in rows]
-    ours, runs = _highest(STANDS_FOR[FLASH], numbers), [best.run_id]
-    if ours is not None:
-        said.append(
-            f"rung 05 reaches {significant(tflops(ours))} TFLOP/s here ({_point_words(ours)})"
-        )
+    runs = [best.run_id]
+    for ours in filter(None, (_highest(series, numbers) for series in FAST)):
+        rate = significant(tflops(ours))
+        said.append(f"{rung_words(ours)} reaches {rate} TFLOP/s here ({_point_words(ours)})")
         runs.append(ours.run_id)
     word = judge(alike) if alike else NOT_COMPARED
     if alike and len(alike) < len(points):
@@ -240,6 +240,11 @@ def fa2_rates(rows: Sequence[PublishedRow], numbers: PaperNumbers, device: Devic
             "the figure's number is of"
         )
     return Verdict(about, "rate", word, _sentence(said), points, _once(runs))
+
+
+def rung_words(number: Number) -> str:
+    """The rung that a number of ours is of: "rung 05"."""
+    return f"rung {VARIANTS[number.row.series].kernel[:2]}"
 
 
 def _sheet(row: PublishedRow) -> Device:
@@ -274,14 +279,15 @@ def fa3_rates(rows: Sequence[PublishedRow], numbers: PaperNumbers) -> Verdict:
         f"{significant(point.ratio or 0.0)})"
         for point, (row, number) in zip(points, pairs, strict=True)
     ]
-    beside = [
-        f"{significant(tflops(ours))}{_causal_words(row)}"
-        for row, number in pairs
-        if other_dtype(row, number) and (ours := numbers.beside(number, STANDS_FOR[FLASH]))
-    ]
     said = [f"TFLOP/s here are {listed(parts)}"]
-    if beside:
-        said.append(f"rung 05 reaches {listed(beside)} in that run and dtype")
+    beside: dict[tuple[str, str], list[str]] = {}
+    runs = [number.run_id for _, number in pairs]
+    for row, number in pairs:
+        for ours, where in rungs_beside(row, number, numbers):
+            rate = f"{significant(tflops(ours))}{_causal_words(row)}"
+            beside.setdefault((rung_words(ours), where), []).append(rate)
+            runs.append(ours.run_id)
+    said += [f"{rung} reaches {listed(rates)} {at}" for (rung, at), rates in beside.items()]
     absent = {row.algorithm for row in rows} - {p.row.algorithm for p in points}
     said += [f"{name} is not measured here" for name in sorted(absent)]
     word = by_mask(points)
@@ -290,8 +296,23 @@ def fa3_rates(rows: Sequence[PublishedRow], numbers: PaperNumbers) -> Verdict:
             "the order is the figure's without a mask and with one, each by itself, but not over "
             "both together"
         )
-    runs = [number.run_id for _, number in pairs]
     return Verdict(about, "rate", word, _sentence(said), tuple(points), _once(runs))
+
+
+def rungs_beside(
+    row: PublishedRow, number: Number, numbers: PaperNumbers
+) -> Iterator[tuple[Number, str]]:
+    """Our rungs beside a number of FlashAttention-3, and where: in its run and dtype, if they are.
+
+    Of the rung that follows its paper else the row's own call, in whichever run has it.
+    """
+    if row.algorithm != "FlashAttention-3":
+        return
+    for series in FAST:
+        if found := numbers.beside(number, series):
+            yield found, "in that run and dtype"
+        elif series == AFTER_FA3 and (found := numbers.find(series, row.pass_, row.problem)):
+            yield found, f"in {SHORT_DTYPE[found.row.dtype]} and a run without {row.algorithm}"
 
 
 def by_mask(points: Sequence[Compared]) -> str:

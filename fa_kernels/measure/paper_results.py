@@ -29,6 +29,8 @@ from fa_kernels.measure.paper_numbers import (
 )
 from fa_kernels.measure.paper_verdicts import left_counted, left_time, table_21_memory, time_table
 from fa_kernels.measure.verdict import Verdict, left_flops, left_hbm, middle_hbm, table_21
+from fa_kernels.problem import SHORT_DTYPE
+from fa_kernels.variants import FAST
 
 #: Series that are shown beside those that stand for a published one, where they were measured.
 BESIDE = ("standard_tiled", "torch_flash", "torch_cudnn")
@@ -287,7 +289,7 @@ def _right_bytes(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
 def _fa2(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
     some = _of(rows, "FlashAttention-2", "figs. 4-7")
     dots = [Dot(row.algorithm, row.gpu, row.value, None, STANDS_FOR[row.algorithm]) for row in some]
-    for series in ("torch_flash", "flash_mma", "torch_cudnn"):
+    for series in ("torch_flash", *FAST, "torch_cudnn"):
         rates = [paper_figures.tflops(n) for n in paper_figures.grid_rates(series, numbers)]
         if rates:
             dots.append(Dot(series, "", None, max(rates), series))
@@ -309,9 +311,10 @@ def _fa3(rows: _Rows, numbers: PaperNumbers, device: Device) -> Result:
         series = STANDS_FOR.get(row.algorithm, "")
         about = f"{mask}, here{other.removeprefix(' in')}" if other else mask
         dots.append(Dot(row.algorithm, about, row.value, ours, series))
-        if number and other and (rung := numbers.beside(number, STANDS_FOR["FlashAttention"])):
+        for rung, _ in paper_figures.rungs_beside(row, number, numbers) if number else ():
             name, rate = rung.row.series, paper_figures.tflops(rung)
-            dots.append(Dot(name, f"{mask}{other}", None, rate, name))
+            about = f"{mask} in {SHORT_DTYPE[rung.row.dtype]}"
+            dots.append(Dot(name, about, None, rate, name))
     first = some[0]
     title = f"{first.paper}, figs. 5-7: forward, N = {first.seqlen}, d = {first.head_dim}"
     verdict = paper_figures.fa3_rates(some, numbers)

@@ -79,13 +79,7 @@ def takeaway(found: Sequence[Step], runs: LadderRuns) -> str:
         slower = [_short(step) for gain, step in gains if gain < 1]
         if slower:
             said += " " + text["said_slower"].format(names=", ".join(slower))
-    switches = [(step.gain, step) for step in found if step.without and step.gain]
-    if switches:
-        gain, step = min(switches, key=lambda pair: pair[0])
-        if gain < 1:
-            said += " " + text["said_switch"].format(
-                name=_short(last), switch=step.without, ratio=ratio_text(1 / gain)
-            )
+    said += _switches(found)
     peers = [(step.ms, step) for step in found if not step.variant and step.ms]
     if peers and last.ms:
         ms, peer = min(peers, key=lambda pair: pair[0])
@@ -93,6 +87,23 @@ def takeaway(found: Sequence[Step], runs: LadderRuns) -> str:
             name=peer.name, time=duration(ms), last=_short(last), ratio=ratio_text(last.ms / ms)
         )
     return said
+
+
+def _switches(found: Sequence[Step]) -> str:
+    """Of every rung the switch that costs most when it is turned off, in one sentence; or ""."""
+    text, worst = labels("ladder"), dict[str, tuple[float, Step]]()
+    for step in found:
+        if step.without and step.gain and step.gain < 1:
+            known = worst.get(_short(step))
+            if known is None or step.gain < known[0]:
+                worst[_short(step)] = (step.gain, step)
+    parts = [
+        text["said_switch" if i == 0 else "said_switch_too"].format(
+            name=name, switch=step.without, ratio=f"{1 / gain:.2f}×"
+        )
+        for i, (name, (gain, step)) in enumerate(worst.items())
+    ]
+    return f" {'; '.join(parts)}." if parts else ""
 
 
 def _short(step: Step) -> str:

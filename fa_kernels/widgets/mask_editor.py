@@ -15,8 +15,9 @@ from fa_kernels.block_mask import BlockMask
 from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.recorded_sparse import RecordedSparse
+from fa_kernels.figures.rungs import number_of
 from fa_kernels.masks import matmul_flops
-from fa_kernels.measure.sparse_run import HEAD_DIMS, OURS, SEQLENS, dense_problem
+from fa_kernels.measure.sparse_run import HEAD_DIMS, SEQLENS, dense_problem
 from fa_kernels.patterns import PATTERNS
 from fa_kernels.problem import AttentionProblem, checked_int
 from fa_kernels.session import Session, in_use
@@ -24,7 +25,7 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.floor import floor_ms
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.units import duration, flops, significant, traffic
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, Variant, fast_variants
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import Control
 from fa_kernels.widgets.explorer_point import default_device
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 SIDE = 16
 PERCENTS = (3, 6, 13, 19, 25, 38, 50, 75, 100)
 EDITED = ""
+#: Skips blocks on GPUs whose tensor cores no rung of ours is written for.
+ON_EVERY_GPU = "flash_q_outer"
 #: The check in NumPy: rows and keys of a block, head_dim, and tiles that do not divide the blocks.
 CHECK_BLOCK, CHECK_DIM, CHECK_TILES = 6, 8, Tiling(16, 8)
 #: Of the check, in float64.
@@ -95,11 +98,17 @@ def largest_difference(keep: np.ndarray) -> float:
     return float(np.abs(out - want).max())
 
 
-def moved(problem: AttentionProblem) -> Traffic:
-    """HBM bytes in the `launched` model of what times masks on an H200, with the tiles it takes."""
-    variant = VARIANTS[OURS[0]]
-    limit = find_device("h200").smem_per_block_bytes
-    return variant.launched(problem, variant.tiling_for(problem, limit))
+def modelled(call: Call, device: Device, recorded: RecordedSparse) -> Variant:
+    """Whose bytes and times are shown: what the run timed, else the fastest that the GPU runs."""
+    curves = recorded.curves(call.dense, "fwd")
+    if curves.dense is not None:
+        return VARIANTS[curves.series]
+    return VARIANTS[(ON_EVERY_GPU, *fast_variants(device.sm))[-1]]
+
+
+def moved(problem: AttentionProblem, variant: Variant, device: Device) -> Traffic:
+    """HBM bytes in the `launched` model, with the tiles that the variant takes on this GPU."""
+    return variant.launched(problem, variant.tiling_for(problem, device.smem_per_block_bytes))
 
 
 def code_of(keep: np.ndarray, name: str, percent: int, call: Call) -> str:
@@ -266,7 +275,8 @@ def mask_table(
     """
     text = labels("mask_editor")
     dense, masked = call.dense, call.masked(keep)
-    whole, part = moved(dense), moved(masked)
+    variant = modelled(call, device, recorded)
+    whole, part = (moved(problem, variant, device) for problem in (dense, masked))
     both = {
         "row_flops": (matmul_flops(dense), matmul_flops(masked), flops),
         "row_kv": (_kv(whole), _kv(part), traffic),
@@ -279,13 +289,15 @@ def mask_table(
     rows += _time_rows(keep, call, device, recorded, text)
     if live is not None:
         dense_ms, ms = live.dense.median, live.masked.median
-        rows.append([text["row_live"], duration(dense_ms), duration(ms), _ratio(ms, dense_ms)])
+        name = text["row_live"].format(number=number_of(VARIANTS[live.variant]))
+        rows.append([name, duration(dense_ms), duration(ms), _ratio(ms, dense_ms)])
     head = [text[name] for name in ("quantity", "dense", "this_mask", "ratio")]
     block = call.N // SIDE
     source = text["recorded"].format(run_id=recorded.run_id) if recorded.run_id else text["no_run"]
     caption = text["caption"].format(
-        problem=dense.describe(), block=block, device=device.name, source=source
-    )
+        number=number_of(variant), problem=dense.describe(), block=block, device=device.name,
+        source=source,
+    )  # fmt: skip
     return html_table("mask-editor", caption, head, rows, "falab-table falab-dense")
 
 
@@ -328,8 +340,8 @@ def mask_editor(
 
     Click or drag; arrow keys move, Space keeps or drops, Shift with arrows paints, Ctrl+Z undoes.
     The numbers are of B = 2, H = 16, bf16; the check runs block-sparse tiles in NumPy against the
-    dense masked formula, both in float64, at every change. With a GPU, Run times rung 05 on the
-    mask that was drawn, beside the dense call.
+    dense masked formula, both in float64, at every change. With a GPU, Run times the fastest rung
+    that it runs on the mask that was drawn, beside the dense call.
 
     Args:
         pattern: a name of `fa_kernels.patterns.PATTERNS` to begin with.

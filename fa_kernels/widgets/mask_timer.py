@@ -1,4 +1,4 @@
-"""Run, Cancel and progress under the mask editor: rung 05 on the drawn mask, where a GPU is."""
+"""Run, Cancel and progress under the mask editor: times our fastest rung on the drawn mask."""
 
 from __future__ import annotations
 

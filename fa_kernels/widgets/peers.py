@@ -29,7 +29,7 @@ from fa_kernels.measure.speed_run import DTYPES, HEAD_DIMS, MASKS
 from fa_kernels.problem import DTYPE_FROM_SHORT, SHORT_DTYPE, dtype_name
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, significant
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import VARIANTS, fast_variants
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
@@ -87,6 +87,9 @@ def takeaway(shown: Shown, runs: _Runs, device: Device) -> str:
         spoken |= {curve.series for curve in found[run.run_id]}
     if any(run.standings(**shown.attributes) for run in runs):
         said.append(text["said_ratios"])
+    known = {name for run in runs for name in run.times.ours}
+    if absent := [VARIANTS[n] for n in fast_variants(device.sm) if n not in known]:
+        said.append(text["said_absent"].format(rungs=text["and"].join(map(number_of, absent))))
     untimed = [_no_time(rows) for rows in _untimed(runs, shown).values()]
     said += [text["said_untimed"].format(parts=text["and"].join(untimed))] if untimed else []
     return " ".join(said)

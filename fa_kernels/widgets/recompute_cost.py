@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fa_kernels.device import Device
 from fa_kernels.figures.backward_cost import (
     DETERMINISTIC,
+    ON_TENSOR_CORES,
     READS_P,
     REBUILDS,
-    TENSOR_CORES,
     Cost,
     FastTimes,
     cost_of,
@@ -61,7 +61,7 @@ class Sizes:
 
 
 def fast_times(device: Device, session: Session | None) -> FastTimes:
-    """What the runs of kind "speed" of a device hold of the way on tensor cores."""
+    """What the runs of kind "speed" of a device hold of the ways on tensor cores."""
     used = in_use(session)
     return FastTimes.on(device, used.run, used.root)
 
@@ -107,22 +107,22 @@ def _what_binds(cost: Cost) -> str:
 def _on_tensor_cores(found: Sequence[Cost], device: Device) -> str:
     """How long the N × N matrices alone would take beside all five products on tensor cores.
 
-    Also why there is no such time; "" where nothing at all was timed.
+    Of the last rung that was timed. Also why there is no such time; "" where nothing was timed.
     """
-    text, rung = labels("recompute_cost"), number_of(TENSOR_CORES.algorithm)
-    problem = found[0].at.problem
-    if not TENSOR_CORES.runs_on(problem, device):
-        known = problem.dtype in TENSOR_CORES.algorithm.dtypes
+    text, problem = labels("recompute_cost"), found[0].at.problem
+    able, reads = [c for c in found if c.way.on_tensor_cores], cost_of(READS_P, found)
+    if not able:
+        known = any(problem.dtype in way.algorithm.dtypes for way in ON_TENSOR_CORES)
         what = device.name if known else SHORT_DTYPE[problem.dtype]
-        return str(text["said_no_gpu" if known else "said_no_dtype"]).format(rung=rung, what=what)
-    fast, reads = cost_of(TENSOR_CORES, found), cost_of(READS_P, found)
-    if fast.backward_ms is None:
+        return str(text["said_no_gpu" if known else "said_no_dtype"]).format(what=what)
+    fast = next((cost for cost in reversed(able) if cost.backward_ms), None)
+    if fast is None or fast.backward_ms is None:
         return "" if reads.backward_ms is None else str(text["said_fast_unknown"])
     scores_ms = reads.scores_bytes / (device.hbm_bandwidth_gb_s * 1e6)
     one_ms = fast.backward_ms / fast.way.products
     return str(text["said_fast"]).format(
-        rung=rung, products=fast.way.products, time=duration(fast.backward_ms),
-        one=duration(one_ms), scores=duration(scores_ms),
+        rung=number_of(fast.way.algorithm), products=fast.way.products,
+        time=duration(fast.backward_ms), one=duration(one_ms), scores=duration(scores_ms),
         of_one=ratio_text(scores_ms / one_ms), of_all=ratio_text(scores_ms / fast.backward_ms),
     )  # fmt: skip
 
@@ -153,13 +153,20 @@ def cost_table(found: Sequence[Cost], device: Device, runs: Sequence[str]) -> st
 
 
 def tiles_words(found: Sequence[Cost]) -> str:
-    """The tiles of every way, those of the way on tensor cores by themselves: they differ."""
-    text, words = labels("recompute_cost"), {}
+    """The tiles of every way, those of the ways on tensor cores by themselves: they differ."""
+    text, others, fast = labels("recompute_cost"), "", dict[str, str]()
     for cost in found:
-        name = "tiles_fast" if cost.way == TENSOR_CORES else "tiles"
         tiles = f"{cost.at.tiling.block_m} × {cost.at.tiling.block_n}"
-        words[name] = text[name].format(tiles=tiles)
-    return ", ".join(words.values())
+        if cost.way.on_tensor_cores:
+            fast[number_of(cost.way.algorithm)] = tiles
+        else:
+            others = text["tiles"].format(tiles=tiles)
+    if not fast:
+        return others
+    each = [text["tiles_rung"].format(tiles=tiles, rung=rung) for rung, tiles in fast.items()]
+    alike = len(set(fast.values())) == 1
+    listed = next(iter(fast.values())) if alike else " and ".join(each)
+    return f"{others}, {text['tiles_fast'].format(tiles=listed)}"
 
 
 class RecomputeCost(DrawnView):
@@ -212,8 +219,8 @@ def recompute_cost(
     """Bytes, FLOPs and recorded times of reading P from HBM and of rebuilding it on the chip.
 
     Bytes are the launched models of the backward passes, by tensor; FLOPs are exact. Times are
-    recorded; the marks beside them say what arithmetic and bytes alone would take. The way on
-    tensor cores has its tiles and its runs, of kind "speed", for itself.
+    recorded; the marks beside them say what arithmetic and bytes alone would take. The ways on
+    tensor cores have their tiles and their runs, of kind "speed", for themselves.
 
     Args:
         N, d: sequence length and head dimension; batch and heads follow (16384 tokens of width

@@ -36,7 +36,7 @@ def takeaway(found: Sequence[Rung], arch: int) -> str:
     of_last = [launch for rung, launch in rows if rung is last]
     rung, launch = last, max(of_last, key=lambda launch: launch.registers * launch.threads)
     at = launch.occupancy(arch)
-    said = text["said"].format(
+    said = text["said" if at.blocks != 1 else "said_one"].format(
         name=rung.said, limiter=at.limiter, blocks=at.blocks, warps=at.warps, most=at.max_warps,
         percent=f"{100 * at.fraction:.0f}",
     )  # fmt: skip

@@ -12,11 +12,13 @@ from fa_kernels.figures.recorded_sparse import (
     GOAL_SPARSE,
     SparseCurves,
 )
+from fa_kernels.figures.rungs import number_of, said_of
 from fa_kernels.figures.sparse_speed import Shown
 from fa_kernels.measure.sparse_run import DENSITIES
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.traffic.floor import fixed_backward_bytes
 from fa_kernels.units import duration, significant, traffic
+from fa_kernels.variants import VARIANTS
 from fa_kernels.widgets.text import html_table, labels
 
 #: Faster than FlexAttention from this density down, than dense cuDNN below that one.
@@ -30,6 +32,16 @@ def density_words(density: float) -> str:
     inverse = 1 / density
     exact = abs(inverse - round(inverse)) < 1e-3 and inverse > 1.5
     return f"1/{inverse:.0f}" if exact else significant(density)
+
+
+def rungs_said(panels: Sequence[Shown]) -> str:
+    """The rung whose times are shown: "rung 06"; of a run with two, "rung 06 and rung 05"."""
+    return " and ".join(dict.fromkeys(said_of(VARIANTS[one.curves.series]) for one in panels))
+
+
+def rung_numbers(panels: Sequence[Shown]) -> str:
+    """The same for the head of a column: "06", "06, 05"."""
+    return ", ".join(dict.fromkeys(number_of(VARIANTS[one.curves.series]) for one in panels))
 
 
 def over_limit(curves: SparseCurves) -> dict[float, float]:
@@ -109,7 +121,9 @@ def goals_table(
         for words, over, wanted in goals
     ]
     head = [text["column_goal"], *(text["passes"][one.pass_] for one in panels)]
-    caption = text["goals"].format(problem=problem.describe(), run_id=run_id)
+    caption = text["goals"].format(
+        rung=rungs_said(panels), problem=problem.describe(), run_id=run_id
+    )
     backward = [one.curves for one in panels if one.pass_ == "bwd"]
     for curves in backward:
         caption += _why(curves, problem, device)

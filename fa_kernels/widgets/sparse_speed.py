@@ -29,7 +29,13 @@ from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import DrawnView
 from fa_kernels.widgets.explorer_point import default_device
 from fa_kernels.widgets.headline import TIME, Headline
-from fa_kernels.widgets.sparse_goals import density_words, goals_table, over_limit
+from fa_kernels.widgets.sparse_goals import (
+    density_words,
+    goals_table,
+    over_limit,
+    rung_numbers,
+    rungs_said,
+)
 from fa_kernels.widgets.text import html_table, labels
 
 
@@ -68,7 +74,7 @@ def _pass_words(one: Panel) -> str:
     said = text["said"].format(
         s=density_words(least), saved=significant(dense / ours[least].ms),
         ideal=significant(1 / least), met=sum(ratio <= 1 for ratio in over.values()),
-        of=len(over), **words,
+        of=len(over), rung=rungs_said([one]), **words,
     )  # fmt: skip
     if max(over.values()) > 1:
         said += text["said_over"].format(percent=significant(100 * (max(over.values()) - 1), 2))
@@ -94,7 +100,7 @@ def _beside_cudnn(curves: SparseCurves, cudnn: float) -> str:
 def sparse_table(panels: Sequence[Panel], shown: Shown, device: Device, run_id: str) -> str:
     """A row per pass and density, then the masks of other shapes, as HTML."""
     text = labels("sparse_speed")
-    head = [text[name] for name in _COLUMNS]
+    head = [text[name].format(number=rung_numbers(panels)) for name in _COLUMNS]
     rows = [row for one in panels for row in _rows(one)]
     problem = shown.problem
     caption = text["caption"].format(
@@ -208,9 +214,10 @@ class SparseSpeed(DrawnView):
 def sparse_speed(
     N: int = 8192, d: int = 128, *, device: str | None = None, session: Session | None = None
 ) -> SparseSpeed:
-    """Recorded time against density of `05_flash_mma`, FlexAttention and dense cuDNN.
+    """Recorded time against density of our fastest rung, FlexAttention and dense cuDNN.
 
-    B = 2, H = 16, bf16, butterfly masks of 128 × 128 blocks; forward and backward apart.
+    B = 2, H = 16, bf16, butterfly masks of 128 × 128 blocks; forward and backward apart. The rung
+    is the one that the run has timed.
 
     Args:
         N: 8192 or 65536.

@@ -97,16 +97,25 @@ def takeaway(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, device:
             )  # fmt: skip
     if parts:
         said += " " + text["said_ratios"].format(least=LONG_FROM, parts=text["and"].join(parts))
-    if repeatable := _ratios_to(last, _deterministic(shown, last, runs)):
-        said += " " + text["said_deterministic"].format(
-            ratio=_times(geometric_mean(repeatable)), low=_times(min(repeatable)),
-            high=_times(max(repeatable)),
+    base, slower = _deterministic(shown, ours, runs)
+    if repeatable := _ratios_to(base, slower):
+        key = "said_deterministic" if base is last else "said_deterministic_of"
+        said += " " + text[key].format(
+            rung=_number(base), ratio=_times(geometric_mean(repeatable)),
+            low=_times(min(repeatable)), high=_times(max(repeatable)),
         )  # fmt: skip
     return str(said)
 
 
-def _deterministic(shown: Shown, curve: Curve, runs: RecordedSpeed) -> Curve:
-    return runs.deterministic(curve.series, **shown.attributes)
+def _deterministic(
+    shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed
+) -> tuple[Curve, Curve]:
+    """The last rung that was also timed with a deterministic dq, and those times; or two empty."""
+    for curve in (curve for curve in reversed(curves) if curve.is_ours):
+        slower = runs.deterministic(curve.series, **shown.attributes)
+        if slower.rates:
+            return curve, slower
+    return Curve("", ()), Curve("", ())
 
 
 def _ratios_to(curve: Curve, slower: Curve) -> list[float]:
@@ -131,11 +140,11 @@ def speed_table(shown: Shown, curves: Sequence[Curve], runs: RecordedSpeed, devi
     peers = [curve for curve in curves if not curve.is_ours]
     head = [text["axis_seqlen"]]
     head += [text[c].format(name=curve.name) for curve in curves for c in _COLUMNS]
-    repeatable = _deterministic(shown, last, runs) if last else Curve("", ())
+    base, repeatable = _deterministic(shown, curves, runs)
     if last:
-        rung = _number(last)
-        head += [text["column_ratio"].format(peer=p.name, rung=rung) for p in peers]
-        head += [text["column_deterministic"].format(rung=rung)] if repeatable.rates else []
+        head += [text["column_ratio"].format(peer=p.name, rung=_number(last)) for p in peers]
+    if repeatable.rates:
+        head.append(text["column_deterministic"].format(rung=_number(base)))
     body = []
     for n in sorted({rate.seqlen for curve in curves for rate in curve.rates}):
         cells = [str(n)]
@@ -206,10 +215,8 @@ class Speed(DrawnView):
 
     @property
     def deterministic(self) -> Curve:
-        """The last rung's backward with a deterministic dq; empty where none was timed."""
-        ours = [curve for curve in self.curves if curve.is_ours]
-        runs = self.runs[self.pass_.value]
-        return _deterministic(self.setting, ours[-1], runs) if ours else Curve("", ())
+        """Of the last rung that has one, the backward with a deterministic dq; else empty."""
+        return _deterministic(self.setting, self.curves, self.runs[self.pass_.value])[1]
 
     def headline(self) -> Headline:
         """The highest rate of every kernel that is shown."""

@@ -8,7 +8,7 @@ from fa_kernels.device import Device
 from fa_kernels.device import device as find_device
 from fa_kernels.figures.point import device_words
 from fa_kernels.figures.recorded_speed import PRODUCTS
-from fa_kernels.figures.recorded_steps import RecordedSteps
+from fa_kernels.figures.recorded_steps import RecordedSteps, StepTime
 from fa_kernels.figures.rungs import number_of
 from fa_kernels.session import Session, in_use
 from fa_kernels.units import duration, significant
@@ -25,35 +25,40 @@ class StepTimes:
     device: Device
 
     @property
+    def _ours(self) -> StepTime | None:
+        """The last rung."""
+        return next((step for step in reversed(self.recorded.steps) if step.is_ours), None)
+
+    @property
     def _rung(self) -> str:
-        steps = self.recorded.steps
-        return number_of(VARIANTS[steps[0].series]) if steps else ""
+        return number_of(VARIANTS[self._ours.series]) if self._ours else ""
 
     def cells(self) -> list[list[str]]:
         """The table as text: a row of heads, then one row per kernel."""
-        text, steps = labels("step_times"), self.recorded.steps
+        text, ours = labels("step_times"), self._ours
         heads = ("kernel", "both", "rate", "backward", "ratio")
         rows = [[text[name].format(rung=self._rung) for name in heads]]
-        for step in steps:
+        for step in self.recorded.steps if ours else []:
+            assert ours is not None
             backward = duration(step.backward.ms) if step.backward else ""
-            ratio = f"{step.both.ms / steps[0].both.ms:.2f}"
+            ratio = f"{step.both.ms / ours.both.ms:.2f}"
             both = step.both
             rows.append([step.name, duration(both.ms), significant(both.tflops), backward, ratio])
         return rows
 
     def sentence(self) -> str:
-        """Our time, and as a multiple of each peer's."""
-        text, steps = labels("step_times"), self.recorded.steps
-        if not steps:
+        """Our time, and as a multiple of everybody else's."""
+        text, ours = labels("step_times"), self._ours
+        if ours is None:
             return str(text["nothing"]).format(device=device_words(self.device))
-        ours, *others = steps
-        parts = [
+        *parts, last = (
             text["said_ratio"].format(ratio=f"{ours.both.ms / step.both.ms:.2f}×", name=step.name)
-            for step in others
-        ]
-        return str(text["said"]).format(
-            rung=self._rung, time=duration(ours.both.ms), parts=text["and"].join(parts)
+            for step in self.recorded.steps
+            if step is not ours
         )
+        if parts:
+            last = f"{text['comma'].join(parts)}{text['and']}{last}"
+        return str(text["said"]).format(rung=self._rung, time=duration(ours.both.ms), parts=last)
 
     def caption(self) -> str:
         """The sentence, the point, and the run."""

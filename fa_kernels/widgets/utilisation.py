@@ -31,10 +31,11 @@ from fa_kernels.widgets.text import html_table, labels
 def takeaway(found: Sequence[Used], counters: RecordedCounters) -> str:
     """The busiest unit of the first and of the last counted rung, and of the fastest peer."""
     text, chosen = labels("utilisation"), told(found)
-    if not chosen:
+    if not any(one.rows for one in found):
         return str(text["said_nothing"]).format(known=_known(counters, found[0].problem))
     parts = [_busiest(one) for one in chosen]
-    missing = [one.said for one in found if one.variant and not one.busiest]
+    parts += [_bytes_alone(one) for one in found if one.variant and one.rows and not one.busiest]
+    missing = [one.said for one in found if one.variant and not one.rows]
     if missing:
         parts.append(text["said_missing"].format(names=", ".join(missing)))
     return " ".join(parts)
@@ -58,12 +59,23 @@ def _busiest(one: Used) -> str:
     )  # fmt: skip
     if one.tensor_cores and one.value(TENSOR) is None:
         said += f" {text['said_without_tensor']}"
+    return f"{said}{_dram(one, '; ') if panel != DRAM else ''}."
+
+
+def _bytes_alone(one: Used) -> str:
+    """Of a call whose busy units no run has: what there is."""
+    said = str(labels("utilisation")["said_bytes_alone"]).format(name=one.said)
+    return f"{said}{_dram(one, ': ')}."
+
+
+def _dram(one: Used, before: str) -> str:
+    """What DRAM delivers of its bandwidth, behind `before`; "" where that was not counted."""
     dram = one.value(DRAM)
-    if dram is None or panel == DRAM:
-        return f"{said}."
+    if dram is None:
+        return ""
     rate = significant(one.device.hbm_bandwidth_gb_s / 1e3)
     least = significant(dram, 1 if dram < 1 else 2)
-    return f"{said}; {text['said_dram'].format(share=least, rate=rate)}."
+    return before + str(labels("utilisation")["said_dram"]).format(share=least, rate=rate)
 
 
 def _known(counters: RecordedCounters, asked: AttentionProblem) -> str:

@@ -11,12 +11,13 @@ from fa_kernels.device import Device, device
 from fa_kernels.figures import theme
 from fa_kernels.figures.backward_cost import (
     DETERMINISTIC,
+    ON_TENSOR_CORES,
     READS_P,
     REBUILDS,
-    TENSOR_CORES,
     WAYS,
     Cost,
     FastTimes,
+    Way,
     cost_of,
     costs,
     faster_at,
@@ -30,6 +31,7 @@ from tests.figures.synthetic_backward import RUN_ID, write_backward_run
 from tests.figures.synthetic_speed import BACKWARD_ID, BACKWARD_RATES, SPEED_ID, write_speed_run
 
 TEXT = labels("recompute_cost")
+TENSOR_CORES, WARPGROUPS = ON_TENSOR_CORES
 POINT = AttentionProblem.of_tokens(4096, 64)
 
 
@@ -103,12 +105,12 @@ def test_tensor_cores_have_runs_and_tiles_of_their_own(
     assert cost.forward_ms and cost.backward_ms and cost.forward_ms < cost.backward_ms
     assert cost.counted_bytes is None
     assert recorded_in(found, runs, fast) == [RUN_ID, BACKWARD_ID, SPEED_ID]
-    assert recorded_in(found[:-1], runs, fast) == [RUN_ID]
+    assert recorded_in(found[:-2], runs, fast) == [RUN_ID]
     alone = costs(POINT, h200, RecordedBackward(), fast)
     assert recorded_in(alone, RecordedBackward(), fast) == [BACKWARD_ID, SPEED_ID]
     # Bytes of the forward are those of its own tiles, which differ from the backward's.
     variant = TENSOR_CORES.algorithm
-    tiling = variant.default_tiling(64, 2, h200.smem_per_block_bytes)
+    tiling = variant.tiling_for(POINT, h200.smem_per_block_bytes)
     assert tiling != cost.at.tiling
     assert cost.forward_traffic == variant.launched(POINT, tiling)
 
@@ -124,7 +126,17 @@ def test_no_tensor_cores_for_fp32_and_old_gpus(h200: Device) -> None:
     fp32 = AttentionProblem.of_tokens(4096, 64, "float32")
     for problem, sheet in ((fp32, h200), (POINT, device("t4"))):
         ways = [cost.way for cost in costs(problem, sheet, RecordedBackward())]
-        assert ways == [way for way in WAYS if way != TENSOR_CORES]
+        assert ways == [way for way in WAYS if way not in ON_TENSOR_CORES]
+
+
+def test_a_rung_is_left_out_where_its_backward_takes_no_such_call(h200: Device) -> None:
+    def ways(d: int, sheet: Device) -> list[Way]:
+        problem = AttentionProblem.of_tokens(4096, d)
+        return [c.way for c in costs(problem, sheet, RecordedBackward()) if c.way.on_tensor_cores]
+
+    assert ways(64, h200) == ways(128, h200) == [TENSOR_CORES, WARPGROUPS]
+    assert ways(256, h200) == [TENSOR_CORES], "06 takes d up to 128"
+    assert ways(64, device("a100-80gb")) == [TENSOR_CORES], "06 is written for Hopper"
 
 
 def test_the_recorded_run_holds_what_06_says(h200: Device) -> None:
@@ -137,6 +149,9 @@ def test_the_recorded_run_holds_what_06_says(h200: Device) -> None:
             assert quick.backward_ms
             scores_ms = reads.scores_bytes / (h200.hbm_bandwidth_gb_s * 1e6)
             assert scores_ms > quick.backward_ms / 5
+            if d <= 128:
+                quickest = cost_of(WARPGROUPS, known)
+                assert quickest.backward_ms and quickest.backward_ms < quick.backward_ms
             assert slow.arithmetic_ms > slow.bytes_ms
 
 
@@ -179,4 +194,5 @@ def test_every_mark_is_inside_the_axis(found: list[Cost]) -> None:
 def test_bars_end_at_their_times(found: list[Cost]) -> None:
     bars = next(t for t in recompute_spec(found, TEXT)["data"] if t["name"] == "backward")
     ends = [base + x for base, x in zip(bars["base"], bars["x"], strict=True)]
-    assert ends == pytest.approx([cost.backward_ms for cost in found])
+    assert ends == pytest.approx([cost.backward_ms for cost in found if cost.backward_ms])
+    assert len(ends) == len(found) - 1, "the made-up run has no 06"

@@ -63,6 +63,7 @@ def test_the_masked_result_is_checked_then_both_are_timed_in_turns(times: list[s
     told: list[str] = []
     (timing,) = time_mask(PROBLEM, lambda fraction, text: told.append(text))
     assert isinstance(timing, MaskTiming) and timing.problem == PROBLEM
+    assert timing.variant == "flash_wgmma", "the fastest that sm_90 runs"
     assert times == ["masked", "dense", "masked", "dense", "masked", "freed"]
     assert (timing.dense.median, timing.masked.median) == (2.0, 3.0)
     assert 0 <= timing.error < 1e-2 and told == ["compiling", "checking", "timing"]

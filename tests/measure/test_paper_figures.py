@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,20 @@ def test_flashattention_3_is_read_in_the_dtype_that_its_package_has(tmp_path: Pa
     assert "rung 05 reaches 320 and 320, causal in that run and dtype" in verdict.why  # not 300
     assert "not measured" not in verdict.why and len(verdict.points) == 6
     assert verdict.runs == (SPEED_ID, PEERS_ID) and verdict.word == TREND
+
+
+def test_the_rung_that_follows_the_paper_stands_beside_it_from_another_run(tmp_path: Path) -> None:
+    write_speed_run(tmp_path)
+    write_peers_run(tmp_path, rates={"flash_mma": 320.0, "fa3": 700.0})
+    speed = load_run(SPEED_ID, tmp_path)
+    ours = [replace(r, variant="flash_wgmma") for r in speed.rows if r.series == "flash_mma"]
+    runs = [load_run(PEERS_ID, tmp_path), replace(speed, rows=(*speed.rows, *ours))]
+    numbers = PaperNumbers(runs)
+    verdict, where = fa3_rates(FA3, numbers), "in fp16 and a run without FlashAttention-3"
+    assert "rung 05 reaches 320 and 320, causal in that run and dtype" in verdict.why
+    assert f"rung 06 reaches 300 and 300, causal {where}" in verdict.why
+    assert "rung 05 reaches 300" in fa2_rates(FA2, numbers, device("h200")).why
+    assert "rung 06 reaches 300" in fa2_rates(FA2, numbers, device("h200")).why
 
 
 def test_algorithms_are_ordered_under_one_mask_at_a_time(tmp_path: Path) -> None:

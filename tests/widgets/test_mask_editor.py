@@ -38,7 +38,8 @@ def plain(html: str) -> str:
 
 def cells(editor: MaskEditor, name: str) -> list[str]:
     """The row of the table with this label."""
-    found = re.search(rf"<td[^>]*>{re.escape(TEXT[name])}</td>(.*?)</tr>", editor.table.value)
+    words = re.escape(TEXT[name].format(number="05"))
+    found = re.search(rf"<td[^>]*>{words}</td>(.*?)</tr>", editor.table.value)
     assert found, name
     return re.findall(r"<td>(.*?)</td>", found[1].replace("\N{NO-BREAK SPACE}", " "))
 
@@ -65,7 +66,8 @@ def test_the_numbers_are_those_of_the_models(editor: MaskEditor) -> None:
     assert cells(editor, "row_kept") == ["256", str(keep.sum()), f"{keep.mean():.3f}"]
     ratio = matmul_flops(masked) / matmul_flops(dense)
     assert cells(editor, "row_flops")[-1] == f"{ratio:.3f}" == f"{keep.mean():.3f}"
-    whole, part = module.moved(dense), module.moved(masked)
+    fast = fa.VARIANTS["flash_wgmma"]
+    whole, part = (module.moved(problem, fast, editor.device) for problem in (dense, masked))
     assert cells(editor, "row_bytes")[-1] == f"{part.total_bytes / whole.total_bytes:.3f}"
     assert cells(editor, "row_kv")[-1] == f"{keep.mean():.3f}"
     assert editor.mask == masked.block_mask and editor.mask.density == keep.mean()
@@ -131,6 +133,19 @@ def test_times_are_those_of_a_run(tmp_path: Path, editor: MaskEditor) -> None:
     assert f"recorded {SPARSE_ID}" in timed.table.value
 
 
+def test_the_rung_is_the_one_that_was_timed_else_the_fastest_of_the_gpu(
+    tmp_path: Path, bare: Session
+) -> None:
+    def forward(editor: MaskEditor) -> str:
+        return re.findall(r"Forward of \d\d", editor.table.value)[0]
+
+    assert forward(fa.mask_editor(session=bare)) == "Forward of 06"
+    assert forward(fa.mask_editor(session=bare, device="a100-80gb")) == "Forward of 05"
+    assert forward(fa.mask_editor(session=bare, device="t4")) == "Forward of 04"
+    write_sparse_run(tmp_path)
+    assert forward(fa.mask_editor(session=session("numpy", root=tmp_path))) == "Forward of 05"
+
+
 def test_a_change_is_quick(editor: MaskEditor) -> None:
     editor.seqlen.value = 65536
     start = time.process_time()
@@ -171,7 +186,7 @@ def live(bare: Session, monkeypatch: pytest.MonkeyPatch) -> MaskEditor:
             raise ValueError("not enough memory: choose N = 8192.")
         if not cancelled():
             masked = latency(4.0 * problem.block_mask.density)
-            yield MaskTiming(problem, latency(4.0), masked, 1e-3)
+            yield MaskTiming(problem, latency(4.0), masked, 1e-3, "flash_mma")
 
     monkeypatch.setattr(live_module, "time_mask", time_mask)
     return fa.mask_editor(session=replace(bare, backend="cuda", gpu="NVIDIA H200"))
@@ -190,11 +205,12 @@ def test_without_a_gpu_there_is_nothing_to_run(editor: MaskEditor) -> None:
 
 
 def test_run_times_the_mask_on_screen_beside_the_dense_call(live: MaskEditor) -> None:
-    assert "time, measured here" not in plain(live.table.value)
+    assert "measured here" not in plain(live.table.value)
+    assert live.timer is not None and "rung that NVIDIA H200 runs" in live.timer.note.value
     assert run(live) == "done: measured on NVIDIA H200"
     assert cells(live, "row_live") == ["4 ms", "1 ms", "0.250"]
     live.density.value = 50
-    assert "time, measured here" not in plain(live.table.value), "that of another mask"
+    assert "measured here" not in plain(live.table.value), "that of another mask"
     live.density.value = 25
     assert cells(live, "row_live")[1] == "1 ms", "what was measured stays known"
 

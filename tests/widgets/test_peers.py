@@ -38,6 +38,7 @@ def test_the_sentence_is_computed_run_by_run(timed: Session) -> None:
     widget = fa.peers(64, session=timed)
     said = plain(widget.sentence.value)
     assert said.startswith(f"In run {PEERS_ID} rung 05 is faster at 3 of 3 N than torch flash")
+    assert "No such run has rung 06." in said
     assert "torch flash (1.25× to 1.25×)" in said
     assert "slower at 3 of 3 N than torch cuDNN (0.75× to 0.75×)" in said
     assert "faster at 0, slower at 0, level at 3 of 3 N beside fa3 (1.00× to 1.00×)" in said

@@ -46,13 +46,23 @@ def test_tensor_cores_are_weighed_against_the_matrices(fast: Session) -> None:
     widget.head_dim.value = 256
     assert "0.32× that of the whole backward" in widget.sentence.value
     widget.dtype.value = "fp32"
-    assert "Rung 05, on tensor cores, takes no fp32." in widget.sentence.value
+    assert "No rung on tensor cores takes fp32." in widget.sentence.value
     assert TEXT["ways"]["tensor_cores"] not in widget.table.value
+
+
+def test_the_fastest_rung_that_was_timed_is_the_one_that_is_weighed(fast: Session) -> None:
+    assert "On tensor cores (rung 05) the whole" in fa.recompute_cost(session=fast).sentence.value
+    widget = fa.recompute_cost(session=session("numpy"))  # the runs of this checkout
+    assert "On tensor cores (rung 06) the whole" in widget.sentence.value
+    assert "128 (rung 05) and 128 × 128 (rung 06)" in widget.table.value
+    widget.head_dim.value = 256  # of which 06 has no backward
+    assert "On tensor cores (rung 05) the whole" in widget.sentence.value
+    assert TEXT["ways"]["warpgroups"] not in widget.table.value
 
 
 def test_a_gpu_without_them(fast: Session) -> None:
     said = fa.recompute_cost(device="t4", session=fast).sentence.value
-    assert "does not run on the" in said and "T4" in said
+    assert "No rung on tensor cores runs on the" in said and "T4" in said
 
 
 def test_only_one_of_both_runs(trained: Session, tmp_path: Path) -> None:
@@ -98,10 +108,10 @@ def test_the_check_counts_what_is_predicted(trained: Session, bare: Session) -> 
         check = fa.check_backward(session=used)
         assert check.ok and CHECK["holds"] in str(check)
         assert all(line.ratio == 1 for line in check.lines)
-    assert [line.kernel_bytes is None for line in check.lines] == [True] * 5
+    assert [line.kernel_bytes is None for line in check.lines] == [True] * 6
     assert CHECK["no_source"] in check.caption()
     recorded = fa.check_backward(session=trained)
-    assert [line.kernel_bytes is None for line in recorded.lines] == [False] * 3 + [True] * 2
+    assert [line.kernel_bytes is None for line in recorded.lines] == [False] * 3 + [True] * 3
     assert 'data-fa-table="backward-check"' in recorded._repr_html_()
 
 

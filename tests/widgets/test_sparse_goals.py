@@ -61,6 +61,15 @@ def test_a_run_that_meets_all_and_one_that_does_not(
     assert f"account for {duration(31 / 32 * fixed)}: delta" in bad and "471 MB" in bad
 
 
+def test_a_run_with_two_rungs_names_both(tmp_path: Path, h200: Device) -> None:
+    write_sparse_run(tmp_path)
+    first, second = shown(tmp_path, h200, 8192)
+    both = [replace(first, curves=replace(first.curves, series="flash_wgmma")), second]
+    table = plain(goals_table(both, dense_problem(8192, 128), h200, SPARSE_ID))
+    assert "asked of rung 06 and rung 05 at" in table
+    assert sparse_goals.rung_numbers(both) == "06, 05"
+
+
 def test_without_rows_there_is_no_table(h200: Device) -> None:
     curves = SparseCurves({}, {}, None, None, (), {})
     panels = [Shown(name, curves, 0.1) for name in PASSES]

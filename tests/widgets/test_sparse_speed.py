@@ -37,6 +37,21 @@ def test_the_sentence_is_computed(timed: Session) -> None:
     assert said.count("Faster than dense cuDNN from s = 1/4 down.") == 2
 
 
+def test_the_rung_is_the_one_that_the_run_has_timed(
+    tmp_path: Path, timed: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fa.sparse_speed(session=timed)
+    assert old.sentence.value.count("of the blocks rung 05 takes") == 2
+    assert "asked of rung 05 at" in old.table.value and "05: median" in old.table.value
+    monkeypatch.setattr(synthetic_sparse, "OURS", "flash_wgmma")
+    write_sparse_run(tmp_path)
+    new = fa.sparse_speed(session=session("numpy", root=tmp_path))
+    assert new.sentence.value.count("of the blocks rung 06 takes") == 2
+    assert "asked of rung 06 at" in new.table.value
+    for head in ("06: median", "FlexAttention / time of 06", "dense cuDNN / time of 06"):
+        assert head in new.table.value
+
+
 def test_another_run_makes_another_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

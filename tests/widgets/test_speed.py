@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from fa_kernels.widgets.text import labels
 from tests.figures.synthetic_speed import BACKWARD_ID, SPEED_ID, write_speed_run
 
 TEXT = labels("speed")
+#: N from which on a kernel's rate hardly depends on it.
+LONG = [n for n in SEQLENS if n >= LONG_FROM]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,27 @@ def test_the_backward_has_its_run_its_flop_and_its_option(timed: Session) -> Non
     assert "FLOP: 4 N² d per head, 2 products" in widget.table.value
 
 
+def test_a_rung_without_a_deterministic_dq_leaves_it_to_the_one_before(timed: Session) -> None:
+    """Of the runs of this checkout: 06 adds dq up in any order, 05 has the option."""
+    widget = fa.speed(pass_="bwd", session=session("numpy"))
+    said = plain(widget.sentence.value)
+    assert said.startswith("The backward pass of rung 06 computes")
+    assert re.search(r"With a deterministic dQ rung 05 takes 1\.\d\d× its time", said)
+    assert "05, deterministic dQ: median" in widget.table.value
+    assert widget.deterministic.series == "flash_mma" and widget.deterministic.rates
+
+
+def test_both_passes_of_the_last_rung_stand_against_all_others() -> None:
+    table = fa.step_times(session=session("numpy"))
+    assert re.match(
+        r"Forward and backward of rung 06 together take [\d.]+ ms: 0\.\d+× the time of "
+        r"05 flash, tensor cores, 0\.\d+× the time of torch flash and 0\.\d+× the time of "
+        r"torch cuDNN\.",
+        table.sentence(),
+    )
+    assert [row[-1] for row in table.cells()][:3:2] == ["both / rung 06", "1.00"]
+
+
 def test_both_passes_as_one_call(timed: Session, bare: Session) -> None:
     table = fa.step_times(session=timed)
     assert [row[0] for row in table.cells()[1:]] == [
@@ -116,24 +140,36 @@ def test_what_is_not_measured_is_refused(arguments: dict[str, object], words: st
 
 
 def test_the_recorded_run_is_shown() -> None:
-    """The runs of this checkout: every rung and both peers at every d, mask and dtype.
+    """The runs of this checkout: both rungs and both peers at every d, mask and dtype.
 
-    Of long sequences the backward of 05 stands between the peers.
+    And what notebooks 05 and 06 say in words: where the rungs stand beside FlashAttention-2 and
+    cuDNN, forward and backward.
     """
     used = session("numpy")
     for d in (64, 128, 256):
         for causal in (False, True):
             for dtype in ("fp16", "bf16"):
                 backward = fa.speed(d, causal, dtype=dtype, pass_="bwd", session=used)
-                for rate in backward.curve("flash_mma").rates:
-                    if rate.seqlen < LONG_FROM:
-                        continue
-                    flash, cudnn = (
-                        backward.curve(f"torch_{name}").at(rate.seqlen)
-                        for name in ("flash", "cudnn")
-                    )
-                    assert flash and cudnn and flash.tflops < rate.tflops < cudnn.tflops
+                for n in LONG:
+                    fa2, old, cudnn = rates(backward, n, "torch_flash", "flash_mma", "torch_cudnn")
+                    assert fa2 < old < cudnn
+                    if d <= 128:  # of which 06 has a backward
+                        assert cudnn < rates(backward, n, "flash_wgmma")[0]
                 widget = fa.speed(d, causal, dtype=dtype, session=used)
-                assert {"flash_mma", "flash_wgmma", "torch_flash", "torch_cudnn"} <= {
+                assert {"flash_wgmma", "flash_mma", "torch_flash", "torch_cudnn"} <= {
                     curve.series for curve in widget.curves if len(curve.rates) == len(SEQLENS)
                 }
+                for n in LONG:
+                    fa2, old, cudnn, new = rates(
+                        widget, n, "torch_flash", "flash_mma", "torch_cudnn", "flash_wgmma"
+                    )
+                    assert max(fa2, old) < min(cudnn, new) and (d == 256 or fa2 < old)
+                    # cuDNN is ahead at d = 128 without a mask, and level at 256.
+                    assert (new < cudnn) == (d == 128 and not causal) or 0.99 < new / cudnn < 1.01
+
+
+def rates(widget: Any, n: int, *series: str) -> list[float]:
+    """TFLOP/s of each at this N."""
+    found = [widget.curve(name).at(n) for name in series]
+    assert all(found)
+    return [rate.tflops for rate in found]

@@ -49,6 +49,18 @@ def test_a_tensor_pipe_that_was_not_counted_is_said(tmp_path: Path) -> None:
     assert TEXT["said_without_tensor"] in plain(view.sentence.value)
 
 
+def test_of_a_run_that_was_stopped_early_only_the_bytes_are_said(tmp_path: Path) -> None:
+    busy = ("tensor_pct", "fma_pct", "sm_pct", "occupancy_pct")
+    some = [r for r in rows("flash_wgmma") if r.metric not in busy]
+    write_run(tmp_path, [*rows("flash_mma"), *some], "20260103-h200-counters", kind="counters")
+    view = utilisation(device="h200", session=session("numpy", root=tmp_path))
+    said = plain(view.sentence.value)
+    assert "Rung 05: nothing is busier than the issue slots" in said
+    assert "Of rung 06 only the bytes were counted: DRAM delivers 1 % of its 4.8 TB/s." in said
+    assert "rung 06" not in said.partition("Not counted here:")[2] and "Rung 06" not in said
+    assert [one.series for one in told(view.used)] == ["flash_mma"]
+
+
 def test_elsewhere_it_says_where_there_are_counters(counted: Session) -> None:
     view = utilisation(device="h200", session=counted)
     view.seqlen.value = 8192

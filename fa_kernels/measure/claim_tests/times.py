@@ -22,7 +22,7 @@ from fa_kernels.measure.records import Row
 from fa_kernels.measure.verdict import FLASH, PRODUCTS, fit_exponent
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import duration, significant, span
-from fa_kernels.variants import VARIANTS
+from fa_kernels.variants import FAST, VARIANTS
 
 #: The same calls of PyTorch with S and P in memory, and fused; both on tensor cores.
 EAGER, FUSED = "torch_eager", "torch_flash"
@@ -221,7 +221,7 @@ def recompute_pays(claim: Claim, evidence: Evidence) -> Judged:
     """On fp32 units by time; on tensor cores one product against P, which nobody moves."""
     timed = evidence.rows("backward", metric="latency_ms", pass_="bwd")
     both = pairs(timed.of(OURS[1]), timed.of(OURS[0]))
-    fast = evidence.rows("speed", metric="latency_ms", pass_="bwd").of("flash_mma")
+    fast = evidence.rows("speed", metric="latency_ms", pass_="bwd").of(*FAST)
     plain = [value(a) / value(b) for a, b in both]
     products = PRODUCTS[FLASH][1]
     saved, with_all = (
@@ -268,7 +268,7 @@ def training_speedup(claim: Claim, evidence: Evidence) -> Judged:
     both = [
         (a, b)
         for a in steps.of(EAGER).rows
-        for b in steps.of(FUSED, "flash_mma").rows
+        for b in steps.of(FUSED, *FAST).rows
         if (sizes_of(a), a.dropout_p) == (sizes_of(b), b.dropout_p)
     ]
     if not both:

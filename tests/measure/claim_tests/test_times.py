@@ -10,6 +10,7 @@ from fa_kernels.measure.claim_tests.evidence import Evidence
 from fa_kernels.measure.claim_tests.judged import FAILS, HOLDS, LIMITED, UNTESTED
 from fa_kernels.measure.claim_tests.times import bytes_ms, products_ms
 from fa_kernels.measure.records import Row
+from fa_kernels.variants import FAST
 from tests.measure.claim_tests.altered import altered, scaled, verdict, with_rows
 from tests.measure.rows import row
 
@@ -81,11 +82,11 @@ def test_recomputation(evidence: Evidence) -> None:
     assert found.word == LIMITED
     assert "faster at 0 of 18 points" in found.why  # 06 says the same of the fp32 units
     backward = {"metric": "latency_ms", "pass_": "bwd"}
-    slow = altered(evidence, scaled(100), "flash_mma", **backward)
+    slow = altered(evidence, scaled(100), *FAST, **backward)
     assert verdict("recompute_pays", slow).word == FAILS
-    fast = altered(evidence, scaled(0.1), "flash_mma", "flash_q_outer", **backward)
+    fast = altered(evidence, scaled(0.1), *FAST, "flash_q_outer", **backward)
     assert verdict("recompute_pays", fast).word == HOLDS
-    neither = altered(fast, lambda row: None, "flash_mma", "flash_q_outer", **backward)
+    neither = altered(fast, lambda row: None, *FAST, "flash_q_outer", **backward)
     assert verdict("recompute_pays", neither).word == UNTESTED
 
 
