@@ -252,12 +252,13 @@ def hatched(
 ) -> dict[str, Any]:
     """Colour and pattern of a bar trace's marker: hatched in `ink` where a shape is not "".
 
-    Says the bars' own colours once more: left to itself, plotly.js asks each colour's contrast,
-    does not know lists of them, and writes a warning to the console at every redraw.
+    Behind the hatching stands the bar's own colour; `bgcolor` is never seen. Without it plotly.js
+    asks for the contrast of `colours`, which as a list it does not understand, and writes a warning
+    to the console at every redraw.
     """
     pattern = {
-        "shape": list(shapes), "fgcolor": ink, "fgopacity": 0.5, "size": size,
-        "solidity": solidity, "fillmode": "replace", "bgcolor": list(colours),
+        "shape": list(shapes), "fgcolor": ink, "size": size, "solidity": solidity,
+        "fillmode": "overlay", "bgcolor": PAPER,
     }  # fmt: skip
     return {"color": list(colours), "pattern": pattern}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
+from fa_kernels.figures import theme
 from fa_kernels.present.command import write_handout, write_slides
 from fa_kernels.present.printing import print_pdfs
 from fa_kernels.session import session
@@ -149,6 +150,20 @@ def test_a_question_comes_before_its_figure(deck: Deck) -> None:
 
 def current(deck: Deck) -> str:
     return str(deck.page.evaluate("Reveal.getCurrentSlide().id"))
+
+
+def test_hatched_bars_have_their_colour_behind_the_hatching(deck: Deck) -> None:
+    """As plotly.js draws them: the spec alone does not say it."""
+    deck.open()
+    deck.show("generation")
+    behind = deck.page.evaluate(
+        """() => [...document.querySelectorAll("#generation pattern rect")].map((rect) => {
+            const [r, g, b] = getComputedStyle(rect).fill.match(/\\d+/g).map(Number);
+            return "#" + [r, g, b].map((x) => x.toString(16).padStart(2, "0")).join("");
+        })"""
+    )
+    assert {colour.upper() for colour in behind} == {theme.style_of(name).colour for name in
+            ("flash_q_outer", "torch_eager")}  # fmt: skip
 
 
 @pytest.mark.parametrize("slide", ["what-fits", "explorer", "explorer-sram", "lower-bound"])
