@@ -37,7 +37,8 @@ def attention(
         q: (batch, nheads, seqlen_q, head_dim), a NumPy, CuPy or torch array; fp32, fp16 or bf16
             (NumPy and CuPy, through which torch tensors go, know bf16 by the package ml_dtypes);
             on backend "numpy" also float64. Any batch, head and row strides; on a GPU, a last axis
-            that is not contiguous is copied once, with a warning.
+            that is not contiguous is copied once, with a warning, and by "flash_wgmma" also rows
+            that do not start at multiples of 16 bytes or are broadcast ("auto" takes another then).
         k, v: (batch, nheads_kv, seqlen_k, head_dim), same kind, device and dtype as q. nheads is a
             multiple of nheads_kv: query head h uses k/v head h // (nheads / nheads_kv).
         variant: "auto" or a name of `fa.VARIANTS`.
@@ -158,14 +159,16 @@ def attention_backward(
             which scores it is of: after a variant that keeps S in 16 bits, name "standard_tiled",
             which rounds them alike.
         deterministic: the same bits at every call for dq, too, which is otherwise summed by
-            atomic additions in any order (by flash_q_outer and flash_mma on a GPU; out, lse, dk and
-            dv always are). It costs a second recomputation of the scores.
+            atomic additions in any order (by flash_q_outer, flash_mma and flash_wgmma on a GPU;
+            out, lse, dk and dv always are). It costs a second recomputation of the scores;
+            flash_wgmma has no such option, and "auto" leaves the call to flash_mma.
         other options: as in the call of `fa.attention`, the seed included.
 
     Returns:
-        dq, dk, dv, shaped like q, k and v, of q's kind and dtype; contiguous, but "flash_mma" on a
-        GPU gives views of contiguous (batch, seqlen, nheads, head_dim) where q, k, v lie so. A row
-        that attends nothing adds 0; with grouped heads, dk and dv are summed over their group.
+        dq, dk, dv, shaped like q, k and v, of q's kind and dtype; contiguous, but "flash_mma" and
+        "flash_wgmma" on a GPU give views of contiguous (batch, seqlen, nheads, head_dim) where q,
+        k, v lie so. A row that attends nothing adds 0; with grouped heads, dk and dv are summed
+        over their group.
 
     Raises:
         ValueError, NotImplementedError, TypeError: as `fa.attention`, before any allocation.

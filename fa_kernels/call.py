@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from fa_kernels.cuda.launch import (
     smem_limit_bytes,
 )
 from fa_kernels.cuda.plan import LaunchPlan
+from fa_kernels.cuda.tensor_map import mappable
 from fa_kernels.cuda.verified import unverified
 from fa_kernels.extras import Extras
 from fa_kernels.options import check_saved, problem_and_extras
@@ -31,8 +33,12 @@ AUTO_ORDER = (
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a call asks of its variant: a pass, and of a backward whether dq must repeat."""
+    """What a call asks of its variant: a pass, and of a backward whether dq must repeat.
 
+    `read`: the arrays that it goes over tile by tile, q, k, v and of a backward d_out.
+    """
+
+    read: tuple[Any, ...]
     backward: bool = False
     deterministic: bool = False
 
@@ -50,6 +56,13 @@ class _Asked:
         """
         options = {"deterministic": self.deterministic} if self.backward else {}
         return self.of(variant).plan(problem, tiling, **options)
+
+    def copied_bytes(self, variant: Variant) -> int:
+        """Of the arrays on the GPU that the variant cannot read where they lie."""
+        if not variant.whole_rows:
+            return 0
+        copied = (x for x in self.read if arrays.on_gpu(x) and not mappable(x))
+        return sum(math.prod(x.shape) * int(x.dtype.itemsize) for x in copied)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +92,8 @@ def checked_call(
     Raises:
         ValueError, NotImplementedError, TypeError: naming value, limit and remedy.
     """
-    call = _chosen((q, k, v), variant, tiling, backend, options, _Asked())
+    asked = _Asked((q, k, v))
+    call = _chosen((q, k, v), variant, tiling, backend, options, asked)
     if call.attends_nothing:
         return call
     memory, chosen = call.variant.memory(call.problem), call.variant
@@ -89,6 +103,7 @@ def checked_call(
     refuse_old_gpu(chosen.kernel, chosen.min_arch)
     refuse_on_this_gpu(chosen.plan(call.problem, call.tiling), call.problem, call.tiling)
     copied = 0 if arrays.on_gpu(q) else memory.input_bytes + _held_bytes(call.extras)
+    copied += asked.copied_bytes(chosen)
     refuse_memory(chosen.name, memory.extra_bytes + copied, arrays.pool_bytes(q))
     return call
 
@@ -108,7 +123,7 @@ def checked_backward_call(
     algorithm that one runs.
     """
     d_out, q, k, v, out, lse = tensors
-    asked = _Asked(True, deterministic)
+    asked = _Asked((d_out, q, k, v), True, deterministic)
     call = _chosen((q, k, v), variant, tiling, backend, options, asked)
     check_saved(d_out, q, out, lse)
     if call.attends_nothing:
@@ -124,6 +139,7 @@ def checked_backward_call(
     refuse_on_this_gpu(asked.plan(chosen, problem, call.tiling), problem, call.tiling)
     if not arrays.on_gpu(q):
         need += results + 2 * problem.q_bytes + problem.lse_bytes + _held_bytes(call.extras)
+    need += asked.copied_bytes(chosen)
     refuse_memory(f"the backward of {chosen.name}", need, arrays.pool_bytes(q))
     return call
 
@@ -220,11 +236,13 @@ def _can_have(
 ) -> bool:
     """False if "auto" has to leave the call to the variant whose algorithm this one runs.
 
-    Its units may not take these tiles, or not be there. Of other variants what does not fit is
-    refused, in words.
+    Its units may not take these tiles, or not be there, or it would copy what that one reads where
+    it lies. Of other variants what does not fit is refused, in words.
     """
     if variant.same_algorithm is None:
         return True
+    if backend == "cuda" and asked.copied_bytes(variant):
+        return False
     tiling = _checked_tiling(tiling, problem, backend, variant, asked)
     try:
         plan = asked.plan(variant, problem, tiling)
@@ -251,6 +269,8 @@ def _checked_tiling(
             f"tiling = {tiling!r} is not a Tiling: pass fa.Tiling(block_m, block_n) "
             "or fa.Tiling.from_sram(sram_bytes, head_dim, dtype)."
         )
+    if asked.backward and variant.backward is not None and variant.backward.own_tiles_alone:
+        return tiling  # of short sequences, too
     return variant.clipped(problem, tiling)
 
 

@@ -15,6 +15,7 @@ from fa_kernels.cuda.compile import own_arch
 from fa_kernels.tiling import Tiling
 from fa_kernels.units import KIB
 from fa_kernels.variants import VARIANTS
+from tests.cuda.fake_cupy import GpuArray
 
 KEPT = np.ones((512, 512), bool)
 BOUNDS = {"cu_seqlens_q": (0, 200, 512), "cu_seqlens_k": (0, 200, 512)}
@@ -25,6 +26,16 @@ def half(rows: int = 512, keys: int = 512, d: int = 64) -> tuple[np.ndarray, ...
     """q, k, v of two heads in fp16, all zero: nothing computes with them."""
     q, k = (np.zeros((1, 2, n, d), np.float16) for n in (rows, keys))
     return q, k, k
+
+
+class CupyArray(GpuArray):
+    """An array that counts as one of CuPy's."""
+
+    __module__ = "cupy"
+
+
+def on_gpu(*arrays: np.ndarray) -> tuple[Any, ...]:
+    return tuple(array.view(CupyArray) for array in arrays)
 
 
 def saved(d: int = 64) -> tuple[np.ndarray, ...]:
@@ -154,3 +165,49 @@ def test_tiles_are_clipped_to_whole_slabs(rows: int, keys: int, chosen: Chosen) 
     wanted = Tiling(min(192, -(-rows // 64) * 64), min(128, -(-keys // 64) * 64))
     assert chosen(*half(rows, keys)) == ("flash_wgmma", wanted)
     assert chosen(*half(rows, keys), tiling=Tiling(192, 128)) == ("flash_wgmma", wanted)
+
+
+def of_one_head(x: np.ndarray) -> np.ndarray:
+    """Its first head, broadcast."""
+    return np.broadcast_to(x[:, :1], x.shape, subok=True)
+
+
+def between(x: np.ndarray) -> np.ndarray:
+    """As large, beginning 2 bytes after a multiple of 16."""
+    held = np.zeros(x.size + 16, x.dtype)
+    start = -held.ctypes.data % 16 // 2 + 1
+    return held[start : start + x.size].reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("view", "copied"),
+    [(of_one_head, True), (lambda x: x[:, :, ::-1], True), (between, True),
+     (lambda x: x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3), False)],
+    ids=["broadcast", "reversed", "not aligned", "rows of all heads"],
+)  # fmt: skip
+def test_auto_copies_nothing_that_05_reads_where_it_lies(
+    view: Callable[[np.ndarray], np.ndarray],
+    copied: bool,
+    chosen: Chosen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where "flash_wgmma" is asked for, its copies count as memory that the call needs."""
+    needs: list[int] = []
+    monkeypatch.setattr(calls, "refuse_memory", lambda what, need, pool: needs.append(need))
+    for inputs, places in ((half(), (0, 1, 2)), (saved(), (0, 1, 2, 3))):
+        chosen(*on_gpu(*inputs), variant="flash_wgmma")
+        plain = needs[-1]
+        for place in places:
+            arrays = [view(x) if i == place else x for i, x in enumerate(inputs)]
+            name = chosen(*on_gpu(*arrays))[0]
+            assert name == ("flash_mma" if copied else "flash_wgmma"), place
+            assert chosen(*on_gpu(*arrays), variant="flash_wgmma")[0] == "flash_wgmma"
+            assert needs[-1] == plain + copied * inputs[place].nbytes, place
+    assert chosen(*(view(x) for x in half()))[0] == "flash_wgmma", "host arrays are copied anyway"
+
+
+def test_the_one_tiling_of_a_backward_is_taken_of_short_sequences(chosen: Chosen) -> None:
+    """As `Call.tiling` of its own default says it, which is not clipped."""
+    short = tuple(x[:, :, :64] for x in saved())
+    assert chosen(*short) == ("flash_wgmma", Tiling(128, 128))
+    assert chosen(*short, tiling=Tiling(128, 128)) == ("flash_wgmma", Tiling(128, 128))

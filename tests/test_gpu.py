@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.attention import checked_call
-from fa_kernels.cuda import mask_arrays
+from fa_kernels.cuda import mask_arrays, work_counters
 from fa_kernels.cuda.arrays import io_dtype
 from fa_kernels.cuda.launch import available, gpu_arch
 from fa_kernels.cuda.run import RowTrace
@@ -352,6 +354,10 @@ def test_what_tma_cannot_read_is_copied_and_right(layout: str) -> None:
     with pytest.warns(UserWarning, match="TMA reads rows .* so it was copied once"):
         out, lse = fa.attention(*on_gpu, variant="flash_wgmma", causal=True, return_lse=True)
     check(arrays, out.get(), lse.get(), "flash_wgmma", causal=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "auto" takes a variant that reads them where they lie
+        out, lse = fa.attention(*on_gpu, causal=True, return_lse=True)
+    check(arrays, out.get(), lse.get(), "flash_mma", causal=True)
 
 
 @needs_warpgroups
@@ -380,6 +386,47 @@ def test_captured_calls_hand_out_their_work_apart() -> None:
     cupy.cuda.Device().synchronize()
     for number, out in enumerate(outs):
         assert bool((out == want[number % 2]).all()), number
+
+
+@needs_warpgroups
+@needs_torch
+def test_the_first_counters_may_be_made_in_a_torch_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch captures in a mode that forbids cudaMalloc to every thread."""
+    import torch
+
+    tensors = [torch.from_numpy(a).cuda() for a in inputs(seqlen=3000)]
+    options: dict[str, Any] = {"variant": "flash_wgmma", "tiling": fa.Tiling(64, 64)}
+    want = fa.attention(*tensors, **options)
+    monkeypatch.setattr(work_counters, "_OF_DEVICE", {})
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fa.attention(*tensors, **options)
+    assert len(work_counters._OF_DEVICE) == 1, "made now"
+    for _ in range(3):
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out, want)
+
+
+@needs_warpgroups
+def test_threads_on_their_own_default_streams_hand_out_work_apart() -> None:
+    """All threads name theirs by one handle."""
+    import cupy
+
+    arrays = [cupy.asarray(a) for a in inputs(seqlen=3000)]
+    options: dict[str, Any] = {"variant": "flash_wgmma", "tiling": fa.Tiling(64, 64)}
+    want = fa.attention(*arrays, **options)
+    cupy.cuda.Device().synchronize()
+
+    def calls() -> list[Any]:
+        with cupy.cuda.Stream.ptds:
+            outs = [fa.attention(*arrays, **options) for _ in range(50)]
+            cupy.cuda.Stream.ptds.synchronize()
+        return outs
+
+    with ThreadPoolExecutor(4) as threads:
+        rounds = [future.result() for future in [threads.submit(calls) for _ in range(4)]]
+    assert all(bool((out == want).all()) for outs in rounds for out in outs)
 
 
 @needs_torch

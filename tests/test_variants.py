@@ -21,9 +21,11 @@ from fa_kernels.reference.standard import attention_float64
 from fa_kernels.tiling import Tiling
 from fa_kernels.variants import (
     ALGORITHMS,
+    FAST,
     RUNGS,
     VARIANTS,
     Variant,
+    fastest,
     find_variant,
     with_backward,
 )
@@ -488,3 +490,12 @@ def test_what_is_kept_grows_with_n_squared_or_with_n(variant: Variant) -> None:
 
     factor = memory(2**17) / memory(2**16)
     assert factor == (2.0 if variant.keeps_scores_on_chip else pytest.approx(4.0, rel=1e-3))
+
+
+@pytest.mark.parametrize("arch", [75, 80, 86, 89, 90, 100, 120])
+def test_the_fastest_of_a_gpu_runs_there(variant: Variant, arch: int) -> None:
+    chosen = VARIANTS[fastest(arch)]
+    assert chosen.runs_on(arch)
+    assert (chosen.name in FAST) == (arch >= 80), "05 needs tensor cores of that generation"
+    if variant.name in FAST and variant.runs_on(arch):
+        assert FAST.index(variant.name) <= FAST.index(chosen.name)

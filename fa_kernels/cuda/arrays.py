@@ -41,6 +41,14 @@ def on_gpu(array: Any) -> bool:
     return kind(array).startswith(("cupy", "torch:cuda"))
 
 
+def place_of(array: Any) -> tuple[int, tuple[int, ...], int]:
+    """Address, strides in bytes and size of an element of a CuPy array or torch tensor."""
+    if library_of(array) == "torch":
+        size = int(array.element_size())
+        return int(array.data_ptr()), tuple(size * step for step in array.stride()), size
+    return int(array.data.ptr), tuple(array.strides), int(array.itemsize)
+
+
 def refuse_unusable(name: str, array: Any, shape: str, grad: str, axes: range) -> None:
     """Raise unless `array` is a NumPy, CuPy or torch array that can be read as it lies.
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from fa_kernels.cuda.arrays import place_of
+
 #: A map as a kernel argument: one element of 128 bytes, which CuPy passes by value.
 MAP_DTYPE = np.dtype([("words", "<u8", 16)])
 #: Columns of a box: 128 bytes of 16-bit elements, which is how far the swizzle permutes.
@@ -35,13 +37,14 @@ def mappable(array: Any) -> bool:
     """True if TMA can read `array` (batch, nheads, seqlen, head_dim) where it lies.
 
     Its last axis is contiguous; it, and every other axis that has more than one element, starts at
-    multiples of 16 bytes, going up: no axis is reversed or broadcast.
+    multiples of 16 bytes, going up: no axis is reversed or broadcast. A CuPy array or torch tensor.
     """
-    if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+    address, strides, itemsize = place_of(array)
+    if array.shape[-1] > 1 and strides[-1] != itemsize:
         return False
-    steps = zip(array.strides[:3], array.shape[:3], strict=True)
+    steps = zip(strides[:3], array.shape[:3], strict=True)
     steps_fit = all(n == 1 or (s > 0 and s % ALIGNMENT == 0) for s, n in steps)
-    return steps_fit and array.data.ptr % ALIGNMENT == 0
+    return steps_fit and address % ALIGNMENT == 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class MapsByAddress:
     ) -> None:
         self._of = (shape, strides, dtype, rows)
         # Made once each, and kept: the driver reads them while it launches. Of more addresses than
-        # an allocator usually gives, what was not asked for of late goes, a thousand others later.
+        # an allocator usually gives, those not asked for recently go when a thousand others came.
         self._known: dict[int, tuple[int, np.ndarray]] = {}
         self._before: dict[int, tuple[int, np.ndarray]] = {}
 
@@ -126,7 +129,13 @@ def tensor_map_at(
     steps = (ctypes.c_uint64 * (rank - 1))(*reversed(strides))
     box = (ctypes.c_uint32 * rank)(BOX_COLS, rows, 1, 1)
     every = (ctypes.c_uint32 * rank)(*[1] * rank)
-    status = _driver().cuTensorMapEncodeTiled(
+    encode = getattr(driver(), "cuTensorMapEncodeTiled", None)
+    if encode is None:
+        raise RuntimeError(
+            "this CUDA driver knows no tensor maps (cuTensorMapEncodeTiled): update it to one of "
+            "CUDA 12 or later, or use variant='flash_mma'."
+        )
+    status = encode(
         ctypes.c_void_p(room.ctypes.data),
         ctypes.c_int(_DATA_TYPES[dtype]),
         ctypes.c_uint32(rank),
@@ -146,14 +155,19 @@ def tensor_map_at(
             f"{address:#x}, strides {strides} bytes, boxes of {rows} rows: pass contiguous arrays, "
             "or use variant='flash_mma'."
         )
-    encoded = np.frombuffer(room.tobytes(), MAP_DTYPE)
-    encoded.flags.writeable = False
-    return encoded
+    return np.frombuffer(room.tobytes(), MAP_DTYPE)
 
 
 @functools.cache
-def _driver() -> Any:
+def driver() -> Any:
+    """The CUDA driver's library, for what CuPy has no function for.
+
+    Raises:
+        RuntimeError: it could not be loaded.
+    """
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise RuntimeError(f"the CUDA driver's library could not be loaded: {error}") from error
+        raise RuntimeError(
+            f"the CUDA driver's library could not be loaded ({error}): use variant='flash_mma'."
+        ) from error

@@ -13,7 +13,7 @@ from fa_kernels.measure.records import Row
 from fa_kernels.measure.timing import Flush, Latency, time_interleaved, time_once
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import ALGORITHMS, VARIANTS, fast_variants
+from fa_kernels.variants import ALGORITHMS, VARIANTS, fastest
 
 
 def measure_point(
@@ -84,7 +84,7 @@ def time_mask(
         ValueError: not enough GPU memory.
         RuntimeError: the masked result is wrong; a wrong result is never timed.
     """
-    variant, dense = VARIANTS[fast_variants(gpu_arch())[-1]], replace(problem, block_mask=None)
+    variant, dense = VARIANTS[fastest(gpu_arch())], replace(problem, block_mask=None)
     tilings = [variant.tiling_for(p, smem_limit_bytes()) for p in (dense, problem)]
     memory = variant.memory(problem)
     refuse_memory("timing this mask", 2 * (memory.input_bytes + memory.output_bytes))

@@ -18,7 +18,7 @@ from fa_kernels.measure.sparse_lists import list_rows
 from fa_kernels.measure.special_run import open_run
 from fa_kernels.measure.speed_backward import backward_plans, backward_rows
 from fa_kernels.problem import AttentionProblem
-from fa_kernels.variants import FAST, VARIANTS, fast_variants
+from fa_kernels.variants import FAST, VARIANTS, fastest
 
 #: Variants of ours that a run may hold, the fastest first: a GPU runs its own.
 OURS = tuple(reversed(FAST))
@@ -89,7 +89,7 @@ def _curve(seqlen: int, head_dim: int, pass_: str) -> Iterator[SparsePoint]:
 
 
 def _plans(work: Sequence[SparsePoint]) -> Iterator[Any]:
-    limit, name = smem_limit_bytes(), fast_variants(gpu_arch())[-1]
+    limit, name = smem_limit_bytes(), fastest(gpu_arch())
     variant = VARIANTS[name]
     for point in work:
         problem = point.problem
@@ -108,7 +108,7 @@ def measure_point(
     Of a forward under a mask also what the lists of the mask cost.
     """
     problem, beside = point.problem, [name for name in point.peers if name in peers]
-    name = fast_variants(gpu_arch())[-1]
+    name = fastest(gpu_arch())
     if point.pass_ == "bwd":
         return list(backward_rows(problem, (name,), beside, flush))
     variant = VARIANTS[name]

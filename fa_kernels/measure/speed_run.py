@@ -30,7 +30,7 @@ from fa_kernels.measure.speed_backward import FIG2_LEFT, backward_plans, backwar
 from fa_kernels.measure.sweep import installed_peers
 from fa_kernels.problem import AttentionProblem
 from fa_kernels.tiling import Tiling
-from fa_kernels.variants import VARIANTS, Variant, fast_variants
+from fa_kernels.variants import VARIANTS, Variant, fast_variants, fastest
 
 PEERS = ("torch_flash", "torch_cudnn")
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -164,7 +164,7 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
     Host time of 200 calls that are queued one behind another, by their number: median of 20 such
     rounds, each begun with an idle GPU.
     """
-    problem, fast = LAUNCH_PROBLEM, fast_variants(gpu_arch())[-1]
+    problem, fast = LAUNCH_PROBLEM, fastest(gpu_arch())
     q, k, v = random_inputs(problem)
     calls: dict[tuple[str, str, str], Callable[[], Any]] = {
         ("fa_kernels", fast, "CuPy arrays"): lambda: attention(q, k, v, variant=fast)
@@ -192,11 +192,11 @@ def launch_rows(say: Callable[[str], None] = print) -> Iterator[records.Row]:
 
 
 def _tiling(problem: AttentionProblem) -> Tiling:
-    return VARIANTS[fast_variants(gpu_arch())[-1]].tiling_for(problem, smem_limit_bytes())
+    return VARIANTS[fastest(gpu_arch())].tiling_for(problem, smem_limit_bytes())
 
 
 def _compiled(problem: AttentionProblem) -> records.Row:
-    tiling, variant = _tiling(problem), VARIANTS[fast_variants(gpu_arch())[-1]]
+    tiling, variant = _tiling(problem), VARIANTS[fastest(gpu_arch())]
     plan = variant.plan(problem, tiling)
     report = compile_report(plan.kernel, plan.macros, current_arch())
     contender = our_contender(variant, tiling, problem)

@@ -29,7 +29,9 @@ def floor_ms(problem: AttentionProblem, pass_: str, device: Device) -> float:
 
 
 def fixed_backward_bytes(problem: AttentionProblem) -> int:
-    """What 05_flash_mma_backward moves beside its tiles, whatever a mask keeps.
+    """What the backwards of 05 and 06 move beside their tiles, whatever a mask keeps.
+
+    (06 also the padding of its last tiles and of head_dim.)
 
     delta: d_out and out in, delta out. dq: its fp32 sums cleared, then read and rounded into dq;
     with fp32 tensors dq is its own sum, and only cleared.

@@ -25,7 +25,7 @@ from fa_kernels.tiling import Tiling
 from fa_kernels.traffic.floor import floor_ms
 from fa_kernels.traffic.model import Traffic
 from fa_kernels.units import duration, flops, significant, traffic
-from fa_kernels.variants import VARIANTS, Variant, fast_variants
+from fa_kernels.variants import VARIANTS, Variant, fastest
 from fa_kernels.widgets.choice import Choice
 from fa_kernels.widgets.drawn_view import Control
 from fa_kernels.widgets.explorer_point import default_device
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 SIDE = 16
 PERCENTS = (3, 6, 13, 19, 25, 38, 50, 75, 100)
 EDITED = ""
-#: Skips blocks on GPUs whose tensor cores no rung of ours is written for.
-ON_EVERY_GPU = "flash_q_outer"
 #: The check in NumPy: rows and keys of a block, head_dim, and tiles that do not divide the blocks.
 CHECK_BLOCK, CHECK_DIM, CHECK_TILES = 6, 8, Tiling(16, 8)
 #: Of the check, in float64.
@@ -103,7 +101,7 @@ def modelled(call: Call, device: Device, recorded: RecordedSparse) -> Variant:
     curves = recorded.curves(call.dense, "fwd")
     if curves.dense is not None:
         return VARIANTS[curves.series]
-    return VARIANTS[(ON_EVERY_GPU, *fast_variants(device.sm))[-1]]
+    return VARIANTS[fastest(device.sm)]
 
 
 def moved(problem: AttentionProblem, variant: Variant, device: Device) -> Traffic:

@@ -51,14 +51,18 @@ class StepTimes:
         text, ours = labels("step_times"), self._ours
         if ours is None:
             return str(text["nothing"]).format(device=device_words(self.device))
-        *parts, last = (
+        parts = [
             text["said_ratio"].format(ratio=f"{ours.both.ms / step.both.ms:.2f}×", name=step.name)
             for step in self.recorded.steps
             if step is not ours
-        )
+        ]
+        time = duration(ours.both.ms)
+        if not parts:
+            return str(text["said_alone"]).format(rung=self._rung, time=time)
+        last = parts.pop()
         if parts:
             last = f"{text['comma'].join(parts)}{text['and']}{last}"
-        return str(text["said"]).format(rung=self._rung, time=duration(ours.both.ms), parts=last)
+        return str(text["said"]).format(rung=self._rung, time=time, parts=last)
 
     def caption(self) -> str:
         """The sentence, the point, and the run."""

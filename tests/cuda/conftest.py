@@ -39,7 +39,7 @@ def _built(keep: Any, problem: AttentionProblem, tiling: Tiling, **how: bool) ->
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A driver that encodes tensor maps, and notes what of."""
     driver = Driver()
-    monkeypatch.setattr(tensor_map, "_driver", lambda: driver)
+    monkeypatch.setattr(tensor_map, "driver", lambda: driver)
     tensor_map.tensor_map_at.cache_clear()
     yield driver
     tensor_map.tensor_map_at.cache_clear()

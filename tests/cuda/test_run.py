@@ -166,7 +166,7 @@ def assert_arguments(
 def assert_map(arg: Any, array: Any, rows: int) -> None:
     """One element that goes by value, of that array, in boxes of that many rows."""
     assert (arg.shape, arg.dtype.itemsize) == ((1,), 128)
-    told = tensor_map._driver().of(arg)
+    told = tensor_map.driver().of(arg)
     assert told.address == array.data.ptr
     assert told.lengths == array.shape[::-1] and told.box == (64, rows, 1, 1)
 

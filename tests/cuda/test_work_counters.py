@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,9 @@ import pytest
 from fa_kernels.cuda import work_counters as subject
 from fa_kernels.cuda.work_counters import PAIRS, WorkCounters, work_counters
 from tests.cuda.fake_cupy import on_gpu
+
+#: Capture modes of the driver: what torch captures with, and what allows cudaMalloc meanwhile.
+GLOBAL, RELAXED = 0, 2
 
 
 class Streams:
@@ -29,6 +33,7 @@ class Streams:
         )
         stream = lambda: SimpleNamespace(ptr=self.current)  # noqa: E731
         self.asked: list[Any] = [None]  # allocators, the current one last
+        self.mode = GLOBAL
         cuda = SimpleNamespace(
             runtime=runtime, Stream=self._apart, get_current_stream=stream,
             MemoryPool=lambda: SimpleNamespace(malloc="a pool of its own"),
@@ -37,7 +42,7 @@ class Streams:
         self.cupy = SimpleNamespace(cuda=cuda, zeros=self._zeros)
 
     def _is_capturing(self, handle: int) -> bool:
-        assert handle not in (0, 1, 2), "the driver refuses to say so of the default streams"
+        assert handle not in (0, 1), "the driver refuses to say so of the legacy default stream"
         return handle in self.captured
 
     @contextmanager
@@ -48,9 +53,14 @@ class Streams:
 
     def _zeros(self, shape: int, dtype: Any) -> Any:
         assert self.asked[-1] == "a pool of its own", "torch's allocator ends before the counters"
+        allowed = not self.captured or self.mode == RELAXED
+        assert allowed, "cudaErrorStreamCaptureUnsupported, and the capture is lost"
         self.done.append("zeros")
         self.made.append(on_gpu(np.zeros(shape, dtype)))
         return self.made[-1]
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+        mode._obj.value, self.mode = self.mode, mode._obj.value
 
     def _apart(self, non_blocking: bool) -> Any:
         assert non_blocking
@@ -77,6 +87,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     streams = Streams()
     monkeypatch.setitem(sys.modules, "cupy", streams.cupy)
     monkeypatch.setattr(subject, "_OF_DEVICE", {})
+    monkeypatch.setattr(subject.tensor_map, "driver", lambda: streams)
     return streams
 
 
@@ -117,6 +128,43 @@ def test_a_stream_that_is_captured_first_gets_its_own_pair_afterwards(streams: S
     streams.captured = set()
     outside = counters.pair(77)
     assert outside != inside and counters.pair(77) == outside
+
+
+def test_the_first_launch_may_be_in_a_capture_that_forbids_allocation(streams: Streams) -> None:
+    counters = WorkCounters()
+    streams.captured = {77}
+    assert counters.pair(77) and len(streams.made) == 1
+    assert streams.mode == GLOBAL, "as it was before"
+
+
+def test_the_mode_comes_back_where_no_memory_is_left(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Any:
+        assert streams.mode == RELAXED
+        raise MemoryError
+
+    monkeypatch.setattr(streams.cupy, "zeros", full)
+    streams.captured = {77}
+    with pytest.raises(MemoryError):
+        WorkCounters().pair(77)
+    assert streams.mode == GLOBAL
+
+
+def test_the_per_thread_stream_is_another_in_every_thread(streams: Streams) -> None:
+    """All name it by handle 2, and their launches may run at a time."""
+    counters = WorkCounters()
+    here = {stream: counters.pair(stream) for stream in (2, 77)}
+    with ThreadPoolExecutor(1) as other:
+        there = {stream: other.submit(counters.pair, stream).result() for stream in (2, 77)}
+        assert other.submit(counters.pair, 2).result() == there[2] != here[2]
+    assert there[77] == here[77] and counters.pair(2) == here[2]
+
+
+def test_the_per_thread_stream_can_be_captured(streams: Streams) -> None:
+    counters = WorkCounters()
+    outside, streams.captured = counters.pair(2), {2}
+    assert len({outside, counters.pair(2), counters.pair(2)}) == 3
 
 
 def test_more_pairs_are_made_where_all_are_in_use(streams: Streams) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import fa_kernels as fa
 from fa_kernels.figures.recorded_speed import LONG_FROM
+from fa_kernels.measure.records import OURS, append_rows, load_run
 from fa_kernels.measure.speed_run import SEQLENS
 from fa_kernels.session import Session, session
 from fa_kernels.widgets.text import labels
@@ -115,6 +116,19 @@ def test_both_passes_as_one_call(timed: Session, bare: Session) -> None:
     assert "B = 64, H = 16, N = 1024, d = 64, fp16" in str(table) and BACKWARD_ID in str(table)
     assert 'data-fa-table="step-times"' in table._repr_html_()
     assert "make measure ARGS=--speed" in str(fa.step_times(session=bare))
+
+
+def test_both_passes_without_anybody_else(tmp_path: Path) -> None:
+    folder = write_speed_run(tmp_path, BACKWARD_ID, pass_="bwd")
+    kept = [row for row in load_run(BACKWARD_ID, tmp_path).rows if row.provider == OURS]
+    (folder / "rows.csv").unlink()
+    append_rows(folder, kept)
+    table = fa.step_times(session=session("numpy", root=tmp_path))
+    assert re.fullmatch(
+        r"Forward and backward of rung 05 together take [\d.]+ ms; nobody else was timed in that "
+        r"run\.", table.sentence(),
+    )  # fmt: skip
+    assert len(table.cells()) == 2
 
 
 def test_without_a_run_it_says_so(bare: Session) -> None:
