@@ -67,10 +67,9 @@ def plan_flash_wgmma(
         "SWIZZLE": 1,
         "PAIRS": 0,
         "FOLD_SCALE": int(FOLDED_SCALES[0] <= problem.scale <= FOLDED_SCALES[1]),
-        # Where O is small, to look whether it has to be rescaled costs what it saves.
-        "LAZY_RESCALE": int(padded > 128),
-        # Nor do turns pay where O is large, or two warpgroups find short lists.
-        "TAKE_TURNS": int(padded <= 128 and (problem.block_mask is None or groups == MAX_GROUPS)),
+        "LAZY_RESCALE": 1,
+        # Turns do not pay where two warpgroups find short lists.
+        "TAKE_TURNS": int(problem.block_mask is None or groups == MAX_GROUPS),
         "OVERLAP": 1,
     }
     macros |= dict.fromkeys(without, 0)

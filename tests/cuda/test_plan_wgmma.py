@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_kernels.cuda import sass
+from fa_kernels.cuda.compile import compile_report
+from fa_kernels.cuda.compiled import can_compile
 from fa_kernels.cuda.plan import LaunchPlan
 from fa_kernels.cuda.plan_wgmma import (
     MAX_GROUPS,
@@ -50,7 +53,7 @@ def test_by_hand() -> None:
     assert plan.layout == flash_wgmma_smem(192, 128, 64)
     assert dict(plan.macros) | {
         "IO_BITS": 16, "IO_BF16": 1, "HEAD_DIM": 64, "HEAD_DIM_PAD": 64, "BLOCK_M": 192,
-        "BLOCK_N": 128, "STAGES": 2, "COUNT_TRAFFIC": 1, "TAKE_TURNS": 1, "LAZY_RESCALE": 0,
+        "BLOCK_N": 128, "STAGES": 2, "COUNT_TRAFFIC": 1, "TAKE_TURNS": 1, "LAZY_RESCALE": 1,
         "OVERLAP": 1, "PAIRS": 0, "BLOCK_SPARSE": 0,
     } == plan.macros  # fmt: skip
 
@@ -240,3 +243,28 @@ def test_two_warpgroups_where_three_lack_registers_or_cut_a_mask(
     assert suited_wgmma_tiling(problem, Tiling(192, 128)) == Tiling(rows, 128)
     for tiling in (Tiling(128, 128), Tiling(64, 64)):
         assert suited_wgmma_tiling(problem, tiling) == tiling
+
+
+@pytest.mark.skipif(not can_compile(), reason="needs CuPy's binding of NVRTC")
+@pytest.mark.skipif(sass.nvdisasm() is None, reason="needs nvdisasm: nvidia-cuda-nvdisasm")
+@pytest.mark.parametrize("without", [(), ("OVERLAP",)])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_exponentials_run_beside_the_product_before(
+    head_dim: int, without: tuple[str, ...]
+) -> None:
+    """In machine code: the compiler is free to do them after the wait, and did."""
+    problem = replace(PROBLEM, head_dim=head_dim)
+    tiling = default_wgmma_tiling(head_dim, 2)
+    plan = plan_flash_wgmma(problem, tiling, without=without)
+    loops = sass.read_loops(sass.listing(compile_report(plan.kernel, plan.macros, "sm_90a").cubin))
+    (loop,) = (
+        codes for codes in loops["flash_wgmma"] if "MUFU.EX2" in codes
+        and sum(c.startswith("WARPGROUP.DEPBAR") for c in codes) == 2
+    )  # fmt: skip
+    scores, output = (i for i, code in enumerate(loop) if code.startswith("WARPGROUP.DEPBAR"))
+    exponentials = tiling.block_n * 64 // 128  # of a thread
+    beside = loop[scores:output].count("MUFU.EX2")
+    if without:
+        assert beside == 0
+    else:
+        assert exponentials - 4 <= beside <= exponentials + 2, "with those of two rows' alpha"

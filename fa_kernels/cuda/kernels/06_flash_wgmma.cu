@@ -105,14 +105,19 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
                 traffic.read(TENSOR_Q, min(BLOCK_M, seqlen_q - q0) * 2 * HEAD_DIM);
                 q_parity ^= 1;
                 // K is a tile ahead of V.
+                // Asked for two visits before the end: the answer is there when copies go on.
+                const int ask_at = max(1, count - 2);
+                int next = 0;
+                if (count <= 1) next = work.next();
 #pragma unroll 1
                 for (int visit = 1; visit < count; ++visit) {
+                    if (visit == ask_at) next = work.next();
                     const int row = k_row;
                     copy_k(visit);
                     copy_v(row);
                 }
-                number = work.next();  // here, nobody waits for it
                 if (count > 0) copy_v(k_row);
+                number = next;
             }
             work.end();
             mbarrier_wait(smem.q_empty(), q_parity ^ 1);
@@ -144,6 +149,14 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
 #if BLOCK_SPARSE
             const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * q_tiles);
 #endif
+            // Visits of this group's own rows. The last tiles may have keys for the rows below alone.
+            int mine = count;
+            if (LEAVES_EARLY) {
+                const int own0 = q0 + 64 * turns.group, own_stop = min(own0 + 64, seqlen_q);
+                const int own_end = own0 < own_stop ? range.end_of(own_stop - 1) : 0;
+                const int tiles = ceil_div(own_end, BLOCK_N) - range.begin_of(q0) / BLOCK_N;
+                mine = max(0, min(count, tiles));
+            }
             Rows<D_FRAGS> o;
             clear(o);
             Rows<N_FRAGS> s;
@@ -168,8 +181,8 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
 #endif
                 round_p(p, s);
             };
-            if (count == 0) warp_arrive(smem.q_empty(), at.lane);
-            if (count > 0) {
+            if (mine == 0) warp_arrive(smem.q_empty(), at.lane);
+            if (mine > 0) {
                 mbarrier_wait(smem.k_full(k_at.stage), k_at.parity);
                 const Told told{smem.told[k_at.stage]};
                 wgmma_fence();
@@ -178,12 +191,12 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
                 wgmma_wait<0>();
                 pin(s[0]);
                 warp_arrive(smem.k_empty(k_at.stage), at.lane);
-                if (count == 1) warp_arrive(smem.q_empty(), at.lane);
+                if (mine == 1) warp_arrive(smem.q_empty(), at.lane);
                 k_at.advance();
                 exponentials(mask);
                 to_p(mask);
             }
-            for (int visit = 1; visit < count; ++visit) {
+            for (int visit = 1; visit < mine; ++visit) {
                 mbarrier_wait(smem.k_full(k_at.stage), k_at.parity);
                 const Told told{smem.told[k_at.stage]};
                 turns.take();
@@ -199,9 +212,12 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
                 pin(s[0]);
                 warp_arrive(smem.k_empty(k_at.stage), at.lane);
                 // The next Q may come.
-                if (visit + 1 == count) warp_arrive(smem.q_empty(), at.lane);
+                if (visit + 1 == mine) warp_arrive(smem.q_empty(), at.lane);
                 k_at.advance();
                 exponentials(mask);
+                // V has been there for long. But without this loop, over which it moves nothing,
+                // ptxas puts the wait for P V before the exponentials that run beside it.
+                if (OVERLAP) mbarrier_wait(smem.v_full(v_at.stage), v_at.parity);
                 wgmma_wait<0>();
                 pin(o[0]);
                 warp_arrive(smem.v_empty(v_at.stage), at.lane);
@@ -209,7 +225,7 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
                 softmax.rescale(o);
                 to_p(mask);
             }
-            if (count > 0) {
+            if (mine > 0) {
                 mbarrier_wait(smem.v_full(v_at.stage), v_at.parity);
                 wgmma_fence();
                 start_output(o, p, smem.v + v_at.stage * KV_BYTES);
@@ -217,6 +233,22 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
                 pin(o[0]);
                 warp_arrive(smem.v_empty(v_at.stage), at.lane);
                 v_at.advance();
+            }
+            // The others go on: their tiles are let go, and turns passed on, as they come.
+            if (LEAVES_EARLY) {
+#pragma unroll 1
+                for (int visit = mine; visit < count; ++visit) {
+                    if (visit > 0) {
+                        turns.take();
+                        turns.pass();
+                    }
+                    mbarrier_wait(smem.k_full(k_at.stage), k_at.parity);
+                    warp_arrive(smem.k_empty(k_at.stage), at.lane);
+                    k_at.advance();
+                    mbarrier_wait(smem.v_full(v_at.stage), v_at.parity);
+                    warp_arrive(smem.v_empty(v_at.stage), at.lane);
+                    v_at.advance();
+                }
             }
             float* const lse_rows = lse + i64(turn.head) * seqlen_q + q0;
             softmax.finish(o, scale, extras, lse_rows, q_rows, at, nullptr, traffic);

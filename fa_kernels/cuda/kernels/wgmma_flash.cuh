@@ -26,6 +26,10 @@ static_assert(HEAD_DIM % 8 == 0, "TMA wants rows at multiples of 16 bytes");
 static_assert(!PACKED, "a box of TMA would reach into the next sequence");
 static_assert(!PAIRS && M_FRAGS == 1, "a warp has 16 rows to itself");
 
+// A warpgroup stops where its own rows have no more keys: worth it where a tile of Q is higher than
+// one of K is wide. Not where elements are looked up: those of a visited tile are counted.
+constexpr bool LEAVES_EARLY = BLOCK_M > BLOCK_N && !BLOCK_SPARSE && !READS_ELEMENTS;
+
 // What barriers and the walk take: 2 + 4 STAGES barriers, then what the producer tells.
 constexpr int CONTROL_BYTES = 256;
 static_assert(SMEM_BYTES == Q_BYTES + 2 * STAGES * KV_BYTES + CONTROL_BYTES + 2 * MASK_SMEM_BYTES,
