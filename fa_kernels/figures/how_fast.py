@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -19,6 +20,11 @@ from fa_kernels.variants import FAST, VARIANTS
 SHOWN, FA2, CUDNN = tuple(reversed(FAST)), "torch_flash", "torch_cudnn"
 #: The one of them that "auto" takes on every GPU.
 ANYWHERE = "flash_mma"
+#: What it leaves to that one.
+_LEFT = {
+    "flash_wgmma": "Packed sequences and rows that do not start at multiples of 16 bytes stay with "
+    "05, and of backward passes a bias, d > 128 and a deterministic dq."
+}
 #: Other peers that are spoken about where a run of kind "peers" has them, and their names.
 OTHERS = {"fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "flex": "FlexAttention"}
 #: `detail` of the rows that say what a call costs the host.
@@ -67,7 +73,7 @@ def _beginning(speed: RecordedSpeed, backward: RecordedSpeed | None) -> str:
         "turn in one process: their time over ours, so above 1 ours is faster. Geometric mean, and "
         f"the least and the greatest ratio, over {dtypes}, with and without a causal mask, "
         f"N = {LONG_FROM} to {max(p.seqlen_q for p in problems)} ({run.device}, recorded run "
-        f"`{run.run_id}`{gradients})."
+        f"`{run.run_id}`{gradients}). No entry: the kernel does not take that d."
     )
 
 
@@ -82,7 +88,7 @@ def _table(speed: RecordedSpeed, backward: RecordedSpeed | None) -> str:
         "beside",
         *(f"d = {d}" for d in dims),
         "slower at",
-        f"least from N = {short}",
+        f"least ratio, N ≥ {short}",
     ]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for one, name in found:
@@ -131,22 +137,20 @@ def _figure2(speed: RecordedSpeed | None) -> str:
 
 
 def _others(runs: Sequence[PeersRun]) -> tuple[str, ...]:
-    """Peers of other packages and of a compiler, each from the first run that has it, of the
-    fastest rung that any of them has; or ()."""
-    timed = (n for n in SHOWN if any(run.times.ratios(n, peer) for run in runs for peer in OTHERS))
-    ours = next(timed, "")
-    found: list[tuple[str, Run, dict[AttentionProblem, float]]] = []
+    """Peers of other packages and of a compiler, each beside the fastest rung that a run has it
+    with, from the first such run; or ()."""
+    found: list[tuple[str, str, Run, dict[AttentionProblem, float]]] = []
     for peer in OTHERS:
-        ratios_of = ((run.run, run.times.ratios(ours, peer)) for run in runs)
-        first = next(((run, ratios) for run, ratios in ratios_of if ratios), None)
-        if first is not None:
-            found.append((peer, *first))
+        timed = (
+            (peer, ours, run.run, run.times.ratios(ours, peer)) for ours in SHOWN for run in runs
+        )
+        found += itertools.islice((one for one in timed if one[-1]), 1)
     if not found:
         return ()
-    dims = sorted({p.head_dim for _, _, ratios in found for p in ratios})
-    heads = ["beside", *(f"d = {d}" for d in dims), "slower at", "measured"]
+    dims = sorted({p.head_dim for *_, ratios in found for p in ratios})
+    heads = ["ours", "beside", *(f"d = {d}" for d in dims), "slower at", "measured"]
     lines = [_line(heads), _line(["---"] * len(heads))]
-    for peer, run, ratios in found:
+    for peer, ours, run, ratios in found:
         package = BASELINES[peer].distribution
         version = {"torch": run.about["torch"], **run.about.get("packages", {})}.get(package, "")
         dtypes = dict.fromkeys(SHORT_DTYPE[problem.dtype] for problem in ratios)
@@ -155,15 +159,17 @@ def _others(runs: Sequence[PeersRun]) -> tuple[str, ...]:
             f"`{f'{package} {version}'.strip()}`, {_listed(dtypes)}, "
             f"N = {_listed(map(str, seqlens))}; `{run.run_id}`"
         )
-        lines.append(_line([OTHERS[peer], *_cells(ratios, dims), where]))
-    said = (
-        f"**Other peers**, of other packages and of torch's compiler, likewise beside "
-        f"`{VARIANTS[ours].kernel}`"
-    )
-    if waiting := [f"`{VARIANTS[name].kernel}`" for name in SHOWN[: SHOWN.index(ours)]]:
+        kernel = f"`{VARIANTS[ours].kernel}`"
+        lines.append(_line([kernel, OTHERS[peer], *_cells(ratios, dims), where]))
+    said = "**Other peers**, of other packages and of torch's compiler"
+    waiting = [
+        f"`{VARIANTS[name].kernel}`"
+        for name in SHOWN
+        if all(SHOWN.index(name) < SHOWN.index(ours) for _, ours, *_ in found)
+    ]
+    if waiting:
         said += f" ({_listed(waiting)}: not yet timed beside them)"
-    said += ":"
-    return said, "\n".join(lines)
+    return f"{said}:", "\n".join(lines)
 
 
 def _training(training: RecordedTraining | None) -> tuple[str, ...]:
@@ -220,8 +226,8 @@ def _before_it(waiting: Mapping[str, str]) -> Iterator[str]:
         ready = [f"`{kernel}`" for kernel in kernels if kernel and kernel not in waiting]
         if ready:
             yield (
-                f"On sm_{variant.max_arch or variant.min_arch} it takes {_listed(ready)} first, "
-                "where they take the call."
+                f"On sm_{variant.max_arch or variant.min_arch} it takes {_listed(ready)} first. "
+                f"{_LEFT[variant.name]}"
             )
 
 

@@ -8,18 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Written between two timed calls: more than twice any L2, so inputs come from HBM; and long enough
-#: (about 0.3 ms on an H200) that the next call is queued before it may start: launch gaps of
-#: Python are not measured.
+#: Written between two timed calls: more than twice any L2, so inputs come from HBM.
 FLUSH_BYTES = 1024**3
+#: How long a timed call waits on the GPU, so that the host has queued all of it before it may
+#: start: launch gaps of Python are not measured. Calls of some peers take the host 0.4 ms.
+HOLD_NS = 1_000_000
 _COLD = (
     "a 1 GiB write before each empties the L2 "
-    "(leaving it full of lines to write back) and gives the host 0.3 ms to queue the call, so "
-    "launch gaps count only if queueing takes longer"
+    "(leaving it full of lines to write back); a kernel of one thread then waits 1 ms and touches "
+    "no memory, so that the host can queue the call and launch gaps count only if queueing takes "
+    "longer"
 )
 _WARM = (
     "the same call is made right before, untimed, so the L2 holds what it can of its inputs and "
-    "outputs; a kernel of one thread then waits 0.3 ms and touches no memory, so that the host can "
+    "outputs; a kernel of one thread then waits 1 ms and touches no memory, so that the host can "
     "queue the call and launch gaps count only if queueing takes longer"
 )
 _METHOD = (
@@ -35,8 +37,6 @@ _METHOD = (
 #: State of the L2 -> how a run that begins its calls so is described in its run.json.
 METHODS = {"cold": _METHOD.format(l2=_COLD), "warm": _METHOD.format(l2=_WARM)}
 METHOD = METHODS["cold"]
-#: How long the host gets to queue a call where no flush gives it time.
-HOLD_NS = 300_000
 _HOLD = r"""
 extern "C" __global__ void hold(const unsigned long long ns)
 {
@@ -69,34 +69,46 @@ def summarise(samples: Sequence[float]) -> Latency:
     return Latency(rank(0.2), statistics.median(ordered), rank(0.8), len(ordered))
 
 
-class Flush:
-    """A buffer that is overwritten to empty the L2; at most a sixteenth of the GPU's memory."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        _, total = cupy.cuda.runtime.memGetInfo()
-        self._buffer = cupy.empty(min(FLUSH_BYTES, total // 16), dtype="uint8")
-
-    def before(self, call: Callable[[], Any]) -> None:
-        """Prepare for a timed call: empty the L2."""
-        self._buffer.data.memset_async(0, self._buffer.nbytes)
-
-
-class WarmL2(Flush):
-    """In place of a flush: the call itself, untimed, then a wait that leaves the L2 alone."""
+class _Hold:
+    """A wait on the GPU, which leaves memory and L2 alone."""
 
     def __init__(self) -> None:
         import cupy
 
         self._kernel = cupy.RawKernel(_HOLD, "hold")
 
-    def before(self, call: Callable[[], Any]) -> None:
-        """Prepare for a timed call: make it once, and give the host time to queue it again."""
+    def __call__(self) -> None:
         import numpy as np
 
-        call()
         self._kernel((1,), (1,), (np.uint64(HOLD_NS),))
+
+
+class Flush:
+    """A buffer that is overwritten to empty the L2; at most a sixteenth of the GPU's memory."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._hold = _Hold()
+        _, total = cupy.cuda.runtime.memGetInfo()
+        self._buffer = cupy.empty(min(FLUSH_BYTES, total // 16), dtype="uint8")
+
+    def before(self, call: Callable[[], Any]) -> None:
+        """Prepare for a timed call: empty the L2, and give the host time to queue it."""
+        self._buffer.data.memset_async(0, self._buffer.nbytes)
+        self._hold()
+
+
+class WarmL2(Flush):
+    """In place of a flush: the call itself, untimed, then a wait that leaves the L2 alone."""
+
+    def __init__(self) -> None:
+        self._hold = _Hold()
+
+    def before(self, call: Callable[[], Any]) -> None:
+        """Prepare for a timed call: make it once, and give the host time to queue it again."""
+        call()
+        self._hold()
 
 
 def time_once(call: Callable[[], Any], flush: Flush) -> float:

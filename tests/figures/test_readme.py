@@ -240,26 +240,28 @@ def test_every_number_of_how_fast_is_the_newest_runs(speed: Run, backward: Run) 
     said = text[begin:end].partition("\n")[2].partition("**Decoding.**")[0]
     tables = tables_in(said)
     heads, *lines = tables["kernel beside"]
-    assert heads[2:] == ["d = 64", "d = 128", "d = 256", "slower at", "least from N = 512"]
+    assert heads[2:] == ["d = 64", "d = 128", "d = 256", "slower at", "least ratio, N ≥ 512"]
     assert lines == [
         *expected_lines(speed, "fwd", "flash_wgmma"),
         *expected_lines(speed, "fwd", "flash_mma"),
         *expected_lines(backward, "bwd", "flash_wgmma"),
         *expected_lines(backward, "bwd", "flash_mma"),
     ]
-    _, *lines = tables["beside d = 64"]
+    _, *lines = tables["ours beside"]
     others = (("20261130-h200-peers", "fa3", "FlashAttention-3"),
               ("20261130-h200-fa4", "fa4", "FlashAttention-4"),
               ("20261130-h200-flex", "flex", "FlexAttention"))  # fmt: skip
     for cells, (run_id, provider, name) in zip(lines, others, strict=True):
         run = load_run(run_id)
-        assert cells[:-1] == expected_other(run, provider, name, "flash_mma")
+        assert cells[0] == "`05_flash_mma`"
+        assert cells[1:-1] == expected_other(run, provider, name, "flash_mma")
         timed = latencies(run, provider=provider, pass_="fwd")
         seqlens = [str(n) for n in sorted({at[3] for at in timed}) if n >= 2048]
         assert numbers_in(cells[-1]) == seqlens and f"`{run_id}`" in cells[-1]
-    # The rest is text, and the table of training. What data/verified says is no number of a run.
+    # The rest is text, and the table of training. Who takes which call is no number of a run.
     parts = [p for p in said.split("\n\n") if "`make verify`" not in p]
-    rest = [p for p in parts if not p.startswith(("| kernel", "| beside"))]
+    tabled = ("| kernel", "| ours", '`variant="auto"`')
+    rest = [p for p in parts if not p.startswith(tabled)]
     assert numbers_in("\n\n".join(rest)) == [
         "1", "2048", "16384",
         *expected_step(backward),
@@ -358,7 +360,7 @@ def test_other_peers_are_told_of_from_the_run_that_has_them(speed: Run) -> None:
         ("FlashAttention-3", "`fa3-fwd", "20261130-h200-peers"),
         ("FlexAttention", "`torch 2", "20261130-h200-flex"),
     ):
-        line = next(line for line in said if line.startswith(f"| {name} |"))
+        line = next(line for line in said if f"` | {name} |" in line)
         assert package in line and f"`{run_id}`" in line
     assert "(`06_flash_wgmma`: not yet timed beside them)" in " ".join(said)
     without = [run for run in runs if run.run_id != "20261130-h200-flex"]
