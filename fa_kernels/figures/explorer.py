@@ -19,6 +19,11 @@ from fa_kernels.measure.records import Row
 _MARGIN_RIGHT = 14
 
 
+#: Panels, by their x axes, that a page draws as a plot of their own: a move of N leaves runtime and
+#: memory as they are, and changes the traffic and the words and lines over all panels.
+_BELOW = ("x3", "x4")
+
+
 def explorer_spec(
     point: Point,
     run: RecordedRun | None = None,
@@ -48,7 +53,9 @@ def explorer_spec(
             widen(panel.axes, hold["layout"])
     fit_words(runtime, RUNTIME, "x3", spare_px=0)
     fit_words(memory, MEMORY, "x4", spare_px=_MARGIN_RIGHT - 2)
-    return join([tiles, traffic, runtime, memory])
+    spec = join([tiles, traffic, runtime, memory])
+    spec["layout"]["meta"] = {"below": _BELOW}
+    return spec
 
 
 def explorer_figure(

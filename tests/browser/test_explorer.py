@@ -187,6 +187,25 @@ def test_redraws_are_quick(explorer: LabPage, pattern: str) -> None:
     assert median < MAX_REDRAW_MS
 
 
+def test_a_move_redraws_the_panels_that_it_changes(explorer: LabPage) -> None:
+    """N changes traffic, tiles and words; d the curves of time and memory, too."""
+    figure = drawn(explorer)
+    explorer.page.evaluate(
+        """() => { const react = window.Plotly.react; window.drawnAxes = [];
+        window.Plotly.react = (node, data, layout, config) => {
+          window.drawnAxes.push(Object.keys(layout).filter(name => name.startsWith("xaxis")));
+          return react(node, data, layout, config); }; }"""
+    )
+    upper, below = {"xaxis", "xaxis2", "xaxis9"}, {"xaxis3", "xaxis4"}
+    for knob, wanted in (("N", [upper]), ("d", [below, upper]), ("N", [upper])):
+        explorer.page.evaluate("window.drawnAxes = []")
+        redraws = figure.get_attribute("data-fa-redraws") or ""
+        explorer.press(slider(knob), "ArrowLeft")
+        expect(figure, knob).not_to_have_attribute("data-fa-redraws", redraws)
+        assert [set(axes) for axes in explorer.page.evaluate("window.drawnAxes")] == wanted, knob
+    assert figure.locator(".main-svg .x3y3, .main-svg .x2y2").count() > 1
+
+
 def test_a_curve_shows_its_value_under_the_mouse(explorer: LabPage) -> None:
     figure = drawn(explorer)
     marker = explorer.page.locator(f"{FIGURE} .x3y3 .points path").nth(3)

@@ -24,7 +24,7 @@ from fa_kernels.measure.maps import list_maps
 from fa_kernels.measure.records import load_run
 from tests.browser.conftest import chromium_path
 
-SPEED = "20261201-h200-speed-2"
+SPEED = "20261201-h200-speed-3"
 needs_browser = pytest.mark.skipif(chromium_path() is None, reason="no Chromium")
 
 

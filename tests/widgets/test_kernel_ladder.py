@@ -259,7 +259,7 @@ def test_every_rung_has_its_own_switch_that_is_worth_most() -> None:
     said = plain(fa.ladder(session=session("numpy")).sentence.value)  # the runs of this checkout
     of = said.partition("Of the switches of ")[2].partition(". The fastest")[0]
     assert of.startswith("rung 05, SWIZZLE is worth most: without it a call takes ")
-    assert "as long; of those of rung 06, TAKE_TURNS: " in of
+    assert "as long; of those of rung 06, LAZY_RESCALE: " in of
 
 
 def test_the_roofline_compares_with_the_right_peak(

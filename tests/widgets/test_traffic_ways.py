@@ -139,7 +139,7 @@ def test_the_recorded_headline_has_what_its_table_has() -> None:
     said = widget.sentence.value
     assert "flash asks for 8.73 GB" in said
     assert "answers 97 % of what the SMs read: DRAM delivers 202 MB" in said
-    assert "Q, K and V, and moves 272 MB with what is written." in said
+    assert "Q, K and V, and moves 271 MB with what is written." in said
 
 
 def test_l2_and_dram_name_their_own_sources(counted: Session) -> None:

@@ -120,6 +120,27 @@ function themed(spec, colours, theme, size) {
   return { data, layout };
 }
 
+// Plotly draws all panels of a plot anew whatever has changed. A figure whose layout.meta.below
+// names some of its x axes is drawn as two plots, those panels and, over them, all the rest; a move
+// redraws the one that it changes.
+function layersOf({ data, layout }) {
+  const below = layout.meta?.below;
+  if (!below) return [{ data, layout }];
+  const isBelow = (axis) => below.includes((axis ?? "x").replace(" domain", ""));
+  return [true, false].map((wanted) => {
+    const has = (axis) => isBelow(axis) === wanted;
+    const own = { ...layout };
+    for (const name of Object.keys(own)) {
+      if (/^[xy]axis/.test(name) && !has(`x${name.slice(5)}`)) delete own[name];
+    }
+    for (const name of ["shapes", "annotations"]) {
+      if (own[name]) own[name] = own[name].filter((item) => has(item.xref));
+    }
+    if (!wanted) own.paper_bgcolor = "rgba(0,0,0,0)";
+    return { data: data.filter((trace) => has(trace.xaxis)), layout: own };
+  });
+}
+
 // No mode bar: its buttons would cover the legend, and one of them offers to share the figure.
 const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false };
 
@@ -141,12 +162,36 @@ async function render({ model, el: whole }) {
   let alive = true;
   let drawing = false;
   let again = false;
+  let plots = []; // {node, drawn}: each layer's place, and as text what is drawn there
   let reported = model.get("input_stamp"); // a page that is reloaded has seen no movement yet
 
   const describe = () => {
     el.setAttribute("aria-label", model.get("alt"));
     if (!Plotly) place.textContent = model.get("alt");
   };
+
+  // One layer is the place itself; several lie over one another in it.
+  function makePlots(count) {
+    if (plots.length === count) return;
+    for (const { node } of plots) Plotly.purge(node);
+    place.replaceChildren();
+    place.classList.toggle("falab-layered", count > 1);
+    plots = Array.from({ length: count }, () => {
+      const node = count > 1 ? document.createElement("div") : place;
+      if (node !== place) place.append(node);
+      return { node, drawn: "" };
+    });
+  }
+  async function drawLayers(layers) {
+    makePlots(layers.length);
+    for (const [number, { data, layout }] of layers.entries()) {
+      const wanted = layers.length > 1 ? JSON.stringify([data, layout]) : null;
+      if (wanted !== null && wanted === plots[number].drawn) continue;
+      plots[number].drawn = "";
+      await Plotly.react(plots[number].node, data, layout, CONFIG);
+      plots[number].drawn = wanted;
+    }
+  }
 
   let theme = null;
   let width = 0; // of el, in px; 0 while it is out of sight
@@ -177,7 +222,7 @@ async function render({ model, el: whole }) {
       }
       const { data, layout } = themed(
         model.get("spec"), model.get("dark_colours"), theme, size);
-      await Plotly.react(place, data, layout, CONFIG);
+      await drawLayers(layersOf({ data, layout }));
       const end = performance.now();
       el.dataset.faRedraws = String(Number(el.dataset.faRedraws) + 1);
       el.dataset.faRedrawMs = (end - start).toFixed(1);
@@ -242,7 +287,7 @@ async function render({ model, el: whole }) {
     model.off("change:alt", describe);
     model.off("change:spec", draw);
     model.off("change:stale", fade);
-    if (Plotly) Plotly.purge(place);
+    for (const { node } of plots) Plotly.purge(node);
   };
 }
 
