@@ -12,6 +12,8 @@ from typing import Any
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$')
+#: A comment, or a text, in which "//" begins none.
+_COMMENT = re.compile(r'(?P<text>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 #: Kernels for one architecture's own instructions, which later ones do not have: "sm_90a".
 _ALONE = re.compile(r"^// Architectures: (sm_\d+a) alone[.;]", re.MULTILINE)
 #: As CuPy adds them to every RawModule, so that what CI compiles is what runs.
@@ -49,8 +51,14 @@ def _expanded(path: Path, seen: set[str]) -> list[str]:
 
 
 def kernel_hash(name: str) -> str:
-    """First 16 hex digits of the SHA-256 of the kernel with its headers."""
-    return hashlib.sha256(kernel_source(name).encode()).hexdigest()[:16]
+    """First 16 hex digits of the SHA-256 of the kernel's code with its headers.
+
+    Without comments, blank lines and line numbers, which no compiled kernel depends on.
+    """
+    code = _COMMENT.sub(lambda match: match["text"] or " ", kernel_source(name))
+    lines = (line.strip() for line in code.splitlines())
+    kept = "\n".join(line for line in lines if line and not line.startswith("#line "))
+    return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
 @functools.cache

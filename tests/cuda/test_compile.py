@@ -101,7 +101,11 @@ def test_the_hash_notices_every_file_a_kernel_is_made_of(name: str, kernels: Pat
     included = re.findall(r'#include "(\S+)"', (kernels / f"{name}.cu").read_text("utf-8"))
     assert "io.cuh" in included
     for file in (f"{name}.cu", *included):
-        change(kernels / file, "// ", "//  ")
+        change(kernels / file, "// ", "// Otherwise said:\n\n// ")
+        assert kernel_hash(name) == before, "a comment is no code"
+        with (kernels / file).open("a", encoding="utf-8") as code:
+            code.write("constexpr int CHANGED = 1;\n")
+        kernel_source.cache_clear()
         after = kernel_hash(name)
         assert after != before
         before = after
@@ -109,8 +113,23 @@ def test_the_hash_notices_every_file_a_kernel_is_made_of(name: str, kernels: Pat
 
 def test_the_hash_of_one_kernel_does_not_depend_on_another(kernels: Path) -> None:
     before = kernel_hash(FLASH)
-    change(kernels / "02_standard_tiled.cu", "// ", "//  ")
+    change(kernels / "02_standard_tiled.cu", " = ", "  = ")
     assert kernel_hash(FLASH) == before
+
+
+def test_what_looks_like_a_comment_in_a_text_is_code(kernels: Path) -> None:
+    """And a comment may stand anywhere, also between two words."""
+    path = kernels / f"{FLASH}.cu"
+    code = path.read_text("utf-8")
+    hashes = []
+    for line in ('asm("a // b");', 'asm("a // c");', 'asm("a // b" /* here */);  // there'):
+        path.write_text(f"{code}\n{line}\n", encoding="utf-8")
+        kernel_source.cache_clear()
+        hashes.append(kernel_hash(FLASH))
+    assert len(set(hashes)) == 3
+    path.write_text(f'{code}\nasm("a // b"  );\n', encoding="utf-8")
+    kernel_source.cache_clear()
+    assert kernel_hash(FLASH) == hashes[2], "a space in its place"
 
 
 def test_macros_are_options() -> None:

@@ -149,7 +149,8 @@ flash_wgmma(const __grid_constant__ TensorMap q_map, const __grid_constant__ Ten
 #if BLOCK_SPARSE
             const BlockMask block_mask = BLOCK_MASK(batch, head, HEAD_WORDS * q_tiles);
 #endif
-            // Visits of this group's own rows. The last tiles may have keys for the rows below alone.
+            // Visits that this group's own rows need: the last tiles may have keys for the rows
+            // below them alone.
             int mine = count;
             if (LEAVES_EARLY) {
                 const int own0 = q0 + 64 * turns.group, own_stop = min(own0 + 64, seqlen_q);
