@@ -61,7 +61,9 @@ def widen(
         factor = (scales or {}).get(name, 1.0)
         if (place := _placed(before, layout, name, factor)) is not None:
             places[name] = place
-            hold_both(layout[name], before[name], place)
+            # The room beside labels on a log axis would be ten times the curves' on a linear one.
+            if before[name].get("type") == layout[name].get("type"):
+                hold_both(layout[name], before[name], place)
     return places
 
 

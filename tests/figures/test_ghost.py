@@ -67,13 +67,15 @@ def test_axes_hold_both_and_the_wider_one_says_the_ticks() -> None:
     assert drawn["layout"]["yaxis"]["ticktext"] == many["ticktext"]
 
 
-def test_log_and_linear_axes_hold_each_other() -> None:
+def test_log_and_linear_axes_keep_their_own_ranges() -> None:
+    """The room for labels on a log axis is many times the curves' on a linear one."""
     log = lines([1, 10, 100], type="log")
     log["layout"]["yaxis"]["range"] = [-1, 2]
     drawn = ghosted(lines([1, 2, 3]), log, "")
-    assert drawn["layout"]["yaxis"]["range"] == [0, 100]
+    assert drawn["layout"]["yaxis"]["range"] == [0, 10]
+    assert ghosts(drawn)[0]["y"] == pytest.approx([1, 10, 100])
     drawn = ghosted(log, lines([1, 2, 900], top=1000), "")
-    assert drawn["layout"]["yaxis"]["range"] == pytest.approx([-1, 3])
+    assert drawn["layout"]["yaxis"]["range"] == [-1, 2]
 
 
 def test_bytes_in_another_unit_are_converted_and_another_quantity_is_left_out() -> None:
