@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fa_kernels.cuda import launch
 from fa_kernels.cuda.arrays import refuse_without_gpu
-from fa_kernels.figures.recorded import read_run
-from fa_kernels.figures.shown import runs_to_show
 from fa_kernels.measure.records import MEASURED_DIR, Run
 
 BACKENDS = ("auto", "cuda", "numpy")
@@ -117,6 +115,10 @@ def session(
 
 def _recorded(run_id: object, root: Path | None, gpu: str | None) -> tuple[Run | None, list[str]]:
     """The run asked for, or the best to show that can be read; a sentence per one that cannot."""
+    # Here, because they load much that `import fa_kernels` need not wait for.
+    from fa_kernels.figures.recorded import read_run
+    from fa_kernels.figures.shown import runs_to_show
+
     notes: list[str] = []
     try:
         known = runs_to_show(gpu, root)

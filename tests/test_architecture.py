@@ -235,7 +235,8 @@ def test_import_is_quick() -> None:
 
     CPU time and the least, because other work on the machine only ever adds; where it adds too
     much, more interpreters are asked. NumPy is the greater part, and it is counted: a reader waits
-    for both. The two are told apart, so that a failure says whose time it was.
+    for both. The two are told apart, so that a failure says whose time it was. On a slow machine
+    NumPy's own time is the measure.
     """
     code = (
         "from time import process_time as now; t0 = now(); import numpy; t1 = now(); "
@@ -243,12 +244,17 @@ def test_import_is_quick() -> None:
     )
     run_python(code)  # the first run reads the disk and writes the .pyc files
     runs: list[list[float]] = []
-    while len(runs) < IMPORT_RUNS and not any(sum(run) < IMPORT_SECONDS for run in runs):
+    while len(runs) < IMPORT_RUNS and not any(sum(run) < allowed(*run) for run in runs):
         runs.append([float(word) for word in run_python(code).split()])
-    of_numpy, of_ours = min(runs, key=sum)
+    of_numpy, of_ours = min(runs, key=lambda run: sum(run) / allowed(*run))
     said = f"numpy {of_numpy:.3f} s + fa_kernels {of_ours:.3f} s"
     print(f"import {said}")
-    assert of_numpy + of_ours < IMPORT_SECONDS, said
+    assert of_numpy + of_ours < allowed(of_numpy, of_ours), said
+
+
+def allowed(of_numpy: float, of_ours: float) -> float:
+    """Seconds that both imports may take where NumPy's takes this long."""
+    return max(IMPORT_SECONDS, 3.5 * of_numpy)
 
 
 # -- the tree --------------------------------------------------------------------------------------
