@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,11 +114,23 @@ def _record(measured: Mapping[str, Any], load: list[float | None]) -> dict[str, 
         **measured,
         **describe_checkout(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "loop_ms": _loop_ms(),
         "load_before_and_after": load,
         "python": platform.python_version(),
         "versions": {name: version(name) for name in _PACKAGES},
         "command": "python -m fa_kernels measure --ui",
     }
+
+
+def _loop_ms() -> float:
+    """A million additions in Python, the least of five: how fast this machine is on this day."""
+    times = []
+    for _ in range(5):
+        start, total = time.perf_counter(), 0
+        for number in range(1_000_000):
+            total += number
+        times.append(1e3 * (time.perf_counter() - start))
+    return round(min(times), 1)
 
 
 def _load() -> float | None:
