@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ def ghosted(
     places = widen(layout, earlier["layout"], scales)
     data = [on_its_axis(trace, spec["layout"], layout) for trace in spec["data"]]
     behind = [one for one in _lines(earlier, places) if not _is_there(one, spec)]
+    behind = [one for one in behind if _can_be_seen(one, layout)]
     grounded = [on_its_axis(trace, earlier["layout"], layout) for trace in _bars(earlier)]
     now = {"data": data, "layout": layout}
     over = outlines({"data": grounded, "layout": earlier["layout"]}, places, now)
@@ -91,6 +93,20 @@ def _is_there(ghost: Mapping[str, Any], spec: Spec) -> bool:
         list(trace.get("x", ())) == ghost["x"] and list(trace.get("y", ())) == ghost["y"]
         for trace in own
     )
+
+
+def _can_be_seen(ghost: Mapping[str, Any], layout: Mapping[str, Any]) -> bool:
+    """False if it lies beyond an axis, as marks at the top of one on another scale do."""
+    for way, name in zip("xy", axes_of(ghost), strict=True):
+        if "range" not in (axis := layout[name]):
+            continue
+        low, high = sorted(axis["range"])
+        numbers = [v for v in ghost[way] if isinstance(v, int | float)]
+        if axis.get("type") == "log":
+            numbers = [math.log10(v) for v in numbers if v > 0]
+        if numbers and (min(numbers) > high or max(numbers) < low):
+            return False
+    return True
 
 
 def axes_of(trace: Mapping[str, Any]) -> tuple[str, str]:
