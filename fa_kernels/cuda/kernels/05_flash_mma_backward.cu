@@ -39,7 +39,7 @@
 //   instruction.
 // Limits and verdict: bound by what mma.sync and shared memory can do together, with two warps a
 //   scheduler, since dk and dv take half of all registers: a visit reads Q and dO twice for every
-//   16 or 32 keys. Hopper's warpgroup instructions (wgmma) read them once for 128.
+//   16 or 32 keys. Hopper's warpgroup instructions (wgmma) read them once for 64.
 
 #include "io.cuh"
 #include "score.cuh"
